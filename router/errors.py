@@ -1,0 +1,95 @@
+"""Every error that a client can be told: its status, its code, and words that say what to do.
+
+Parts raise these as facts; the gateway's one middleware turns them into OpenAI-shaped bodies.
+"""
+
+from typing import ClassVar
+
+
+class RouterError(Exception):
+    """Something a client is told. Leaves fix the status and the code."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "internal_error"
+    type: ClassVar[str] = "server_error"
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(RouterError):
+    """The client must change the request: bad JSON, a missing field, a wrong type."""
+
+    status = 400
+    code = "invalid_request"
+    type = "invalid_request_error"
+
+
+class Unauthenticated(RouterError):
+    """No key, or a key that we don't know."""
+
+    status = 401
+    code = "invalid_api_key"
+    type = "invalid_request_error"
+
+
+class RouteNotFound(RouterError):
+    """No such path here."""
+
+    status = 404
+    code = "not_found"
+    type = "invalid_request_error"
+
+
+class MethodNotAllowed(RouterError):
+    """The path exists, but not with this method."""
+
+    status = 405
+    code = "method_not_allowed"
+    type = "invalid_request_error"
+
+
+class ModelNotFound(RouterError):
+    """No replica serves the model that was asked for."""
+
+    status = 404
+    code = "model_not_found"
+    type = "invalid_request_error"
+
+
+class PayloadTooLarge(RouterError):
+    """The body is longer than `listen.max_body_bytes`."""
+
+    status = 413
+    code = "payload_too_large"
+    type = "invalid_request_error"
+
+
+class NoReplicaAvailable(RouterError):
+    """Replicas that could serve the model are known, but none can take a request now."""
+
+    status = 503
+    code = "no_replica_available"
+
+
+class ReplicaUnreachable(RouterError):
+    """The connection to a replica failed, or ended before it answered."""
+
+    status = 502
+    code = "replica_unreachable"
+
+
+class ReplicaFailed(RouterError):
+    """A replica answered with something that is no answer, or broke off in it."""
+
+    status = 502
+    code = "replica_failed"
+
+
+class ReplicaTimeout(RouterError):
+    """A replica sent no byte within the limit."""
+
+    status = 504
+    code = "replica_timeout"

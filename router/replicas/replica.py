@@ -1,0 +1,23 @@
+"""A replica: one engine with one KV cache that can serve a model."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+ReplicaId: TypeAlias = str
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Who a replica is and where it is reached. Nothing in it changes while it lives.
+
+    `url`: base of its HTTP API, without a trailing slash. `events_url`, `replay_url`: ZeroMQ
+    endpoints to dial (None: it publishes nothing that we dial). `topic`: subscription prefix.
+    `rank`: its data-parallel rank behind a URL that several replicas share.
+    """
+
+    id: ReplicaId
+    url: str
+    events_url: str | None = None
+    replay_url: str | None = None
+    topic: str = ""
+    rank: int | None = None
