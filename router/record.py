@@ -1,0 +1,73 @@
+"""One typed record per request: the access-log line, the request metrics, later the ledger."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a request ended."""
+
+    OK = "ok"
+    CLIENT_GONE = "client_gone"
+    REJECTED = "rejected"
+    REPLICA_ERROR = "replica_error"
+    REPLICA_FAILED = "replica_failed"
+    CUT_SHORT = "cut_short"
+    INTERNAL_ERROR = "internal_error"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What happened to one request. Never prompt text, never keys. Times in ms, sizes in tokens.
+
+    `predicted_hit_tokens` is what the index promised for the replica that answered;
+    `hit_tokens` what the engine says it reused (None: it doesn't say).
+    """
+
+    request_id: str
+    started: float
+    path: str = ""
+    model: str = ""
+    replica: str = ""
+    policy: str = ""
+    reason: str = ""
+    tries: int = 0
+    status: int = 0
+    outcome: Outcome = Outcome.INTERNAL_ERROR
+    error: str = ""
+    stream: bool = False
+    prompt_tokens: int | None = None
+    prompt_blocks: int = 0
+    matched_blocks: int = 0
+    predicted_hit_tokens: int | None = None
+    hit_tokens: int | None = None
+    completion_tokens: int | None = None
+    tokenize_failure: str = ""
+    plan_ms: float = 0.0
+    predicted_ttft_ms: float | None = None
+    ttft_ms: float | None = None
+    total_ms: float = 0.0
+    bytes_sent: int = 0
+
+
+Sink = Callable[[RequestRecord], None]
+
+
+@dataclass(slots=True)
+class Accounts:
+    """Opens a record per request and hands each to every sink, however the request ends."""
+
+    clock: Callable[[], float]
+    sinks: Sequence[Sink] = field(default_factory=tuple)
+
+    @contextmanager
+    def open(self, request_id: str) -> Iterator[RequestRecord]:
+        record = RequestRecord(request_id, self.clock())
+        try:
+            yield record
+        finally:
+            record.total_ms = (self.clock() - record.started) * 1e3
+            for sink in self.sinks:
+                sink(record)

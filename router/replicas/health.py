@@ -1,0 +1,106 @@
+"""Active probes: is the engine up, and which models does it serve?"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import aiohttp
+
+from router.replicas.pool import Member, Pool
+from router.replicas.replica import Replica
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTimes:
+    """Seconds: between probes of a healthy replica, of an unhealthy one, and for one answer."""
+
+    interval_s: float = 5.0
+    retry_interval_s: float = 0.5
+    timeout_s: float = 2.0
+    failures: int = 2
+    """Probes in a row that fail before a replica is out (a refused connection: at once)."""
+
+
+@dataclass(slots=True)
+class Prober:
+    """Probes one pool's replicas, each by a task of its own."""
+
+    pool: Pool
+    session: aiohttp.ClientSession
+    times: ProbeTimes
+    rng: Random = field(default_factory=Random)
+    _wake: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    async def watch(self, member: Member) -> None:
+        """Probe a replica for as long as it is in the pool."""
+        wake = self._wake[member.id] = asyncio.Event()
+        failures = 0
+        try:
+            while True:
+                failures = await self._probe(member, failures)
+                await self._pause(wake, healthy=member.is_healthy and not failures)
+        finally:
+            del self._wake[member.id]
+
+    def hurry(self, replica_id: str) -> None:
+        """Probe this replica now: traffic has shown that something changed."""
+        if (wake := self._wake.get(replica_id)) is not None:
+            wake.set()
+
+    async def _pause(self, wake: asyncio.Event, *, healthy: bool) -> None:
+        mean_s = self.times.interval_s if healthy else self.times.retry_interval_s
+        wake.clear()
+        try:
+            async with asyncio.timeout(mean_s * self.rng.uniform(0.8, 1.2)):
+                await wake.wait()
+        except TimeoutError:
+            return
+
+    async def _probe(self, member: Member, failures: int) -> int:
+        """One probe; returns how many in a row have failed."""
+        try:
+            async with asyncio.timeout(self.times.timeout_s):
+                await self._ask_health(member.replica)
+                models, adapters = await self._ask_models(member.replica)
+        except aiohttp.ClientConnectorError as exc:
+            self._out(member, f"cannot connect: {exc.strerror or exc}")
+            return failures + 1
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
+            if failures + 1 >= self.times.failures:
+                self._out(member, f"{type(exc).__name__}: {exc}" if str(exc) else "timed out")
+            return failures + 1
+        if not member.is_healthy:
+            log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(models)))
+        self.pool.mark_up(member.id, models, adapters)
+        return 0
+
+    def _out(self, member: Member, error: str) -> None:
+        if member.is_healthy or member.last_error != error:
+            log.warning("replica %s is down: %s", member.id, error)
+        self.pool.mark_down(member.id, error)
+
+    async def _ask_health(self, replica: Replica) -> None:
+        async with self.session.get(replica.url + "/health") as response:
+            if response.status >= 400:
+                raise ValueError(f"GET /health answered {response.status}")
+
+    async def _ask_models(self, replica: Replica) -> tuple[frozenset[str], frozenset[str]]:
+        async with self.session.get(replica.url + "/v1/models") as response:
+            if response.status >= 400:
+                raise ValueError(f"GET /v1/models answered {response.status}")
+            return _names(await response.json(content_type=None))
+
+
+def _names(body: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """All model names, and those that are adapters: vLLM gives an adapter its base as parent."""
+    try:
+        rows = body["data"]
+        models = frozenset(row["id"] for row in rows)
+        adapters = frozenset(row["id"] for row in rows if row.get("parent") in models)
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise ValueError("GET /v1/models answered no list of models") from exc
+    return models, adapters

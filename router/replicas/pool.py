@@ -1,0 +1,99 @@
+"""Who can serve: the known replicas, and what the router has learnt of each."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from router.replicas.replica import Replica, ReplicaId
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A replica in the pool, with what probes and traffic have shown of it.
+
+    `adapters`: names among `models` that are LoRA adapters. `since`: when health last changed.
+    """
+
+    replica: Replica
+    since: float
+    is_healthy: bool = False
+    models: frozenset[str] = frozenset()
+    adapters: frozenset[str] = frozenset()
+    last_error: str = "not probed yet"
+
+    @property
+    def id(self) -> ReplicaId:
+        return self.replica.id
+
+    def serves(self, model: str) -> bool:
+        return model in self.models
+
+    def __repr__(self) -> str:
+        health = "healthy" if self.is_healthy else f"unhealthy ({self.last_error})"
+        return f"<Member {self.id} {health}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a reconciliation changed."""
+
+    joined: tuple[Member, ...]
+    left: tuple[Member, ...]
+
+
+@dataclass(slots=True)
+class Pool:
+    """All known replicas. Discovery gives it full sets; probes and traffic give it health."""
+
+    clock: Callable[[], float]
+    on_health: list[Callable[[Member], None]] = field(default_factory=list)
+    _members: dict[ReplicaId, Member] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, replica_id: ReplicaId) -> Member | None:
+        return self._members.get(replica_id)
+
+    def reconcile(self, replicas: Collection[Replica]) -> Changes:
+        """Make the pool hold exactly these. One whose address changed leaves and joins anew."""
+        wanted = {replica.id: replica for replica in replicas}
+        left = tuple(m for m in self if wanted.get(m.id) != m.replica)
+        for member in left:
+            del self._members[member.id]
+        new = (replica for replica in wanted.values() if replica.id not in self._members)
+        joined = tuple(Member(replica, self.clock()) for replica in new)
+        self._members.update((member.id, member) for member in joined)
+        return Changes(joined, left)
+
+    def available(self, model: str) -> list[Member]:
+        """Healthy replicas that serve the model, in the order in which they joined."""
+        return [m for m in self._members.values() if m.is_healthy and model in m.models]
+
+    def knows(self, model: str) -> bool:
+        """Whether any replica, healthy or not, is known to serve the model."""
+        return any(member.serves(model) for member in self)
+
+    def mark_up(
+        self, replica_id: ReplicaId, models: frozenset[str], adapters: frozenset[str]
+    ) -> None:
+        """A probe succeeded. A replica that has left meanwhile is no error."""
+        if (member := self.get(replica_id)) is None:
+            return
+        member.models, member.adapters = models, adapters
+        self._set_health(member, healthy=True, error="")
+
+    def mark_down(self, replica_id: ReplicaId, error: str) -> None:
+        """A probe or a request showed that it can't be reached. It is out of the choice now."""
+        if (member := self.get(replica_id)) is not None:
+            self._set_health(member, healthy=False, error=error)
+
+    def _set_health(self, member: Member, *, healthy: bool, error: str) -> None:
+        changed = member.is_healthy is not healthy
+        member.is_healthy, member.last_error = healthy, error
+        if changed:
+            member.since = self.clock()
+            for listener in self.on_health:
+                listener(member)

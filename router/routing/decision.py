@@ -1,0 +1,33 @@
+"""What a policy answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from router.replicas import ReplicaId
+
+
+class Reason(StrEnum):
+    """Why the first choice is the first choice."""
+
+    MATCH = "match"
+    """It holds the beginning of the prompt, and answers soonest."""
+    EXPECTED = "expected"
+    """It is computing the beginning of the prompt for another request."""
+    LOAD = "load"
+    """Waiting for a replica that holds more would take longer than computing anew."""
+    COLD = "cold"
+    """No replica holds enough to matter: consistent hashing over the prompt's beginning."""
+    SESSION = "session"
+    LEAST_LOADED = "least-loaded"
+    ROUND_ROBIN = "round-robin"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Replicas in order of preference. `costs_ms`: predicted TTFT by replica, where known."""
+
+    replicas: tuple[ReplicaId, ...]
+    reason: Reason
+    costs_ms: Mapping[ReplicaId, float] = field(default_factory=dict)

@@ -1,0 +1,21 @@
+"""Each in turn: what an ordinary load balancer does."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from router.routing.decision import Decision, Reason
+from router.routing.query import Candidate, RouteQuery
+
+
+class RoundRobin:
+    """Replicas in order of their ids, starting one further each time."""
+
+    needs_prefix = False
+
+    def __init__(self) -> None:
+        self._turn = count()
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
+        ids = sorted(candidate.replica_id for candidate in candidates)
+        start = next(self._turn) % len(ids)
+        return Decision((*ids[start:], *ids[:start]), Reason.ROUND_ROBIN)

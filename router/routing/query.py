@@ -1,0 +1,36 @@
+"""What a policy is asked, and what it may know of each replica."""
+
+from dataclasses import dataclass
+
+from router.replicas import ReplicaId
+from router.routing.ttft import Ttft
+
+
+@dataclass(frozen=True, slots=True)
+class RouteQuery:
+    """One prompt. `ring_key`: what consistent hashing is over (its session, else its beginning).
+
+    `prompt_tokens` is 0 when the prompt could not be tokenized.
+    """
+
+    prompt_tokens: int
+    ring_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica that can take the request now.
+
+    `hit_tokens`: prompt tokens that it holds or is computing; `matched_tokens`: those that the
+    index says it holds. `wait_ms`: time to work off the prompts ahead. `running`: requests that
+    decode there. `ttft`: what it has shown of its speed.
+    """
+
+    replica_id: ReplicaId
+    ttft: Ttft
+    matched_tokens: int = 0
+    hit_tokens: int = 0
+    wait_ms: float = 0.0
+    queued_tokens: int = 0
+    running: int = 0
+    in_flight: int = 0
