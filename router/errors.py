@@ -12,6 +12,8 @@ class RouterError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
+    is_replicas: ClassVar[bool] = False
+    """Whether a replica is to blame, not the client and not us."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -79,6 +81,7 @@ class ReplicaUnreachable(RouterError):
 
     status = 502
     code = "replica_unreachable"
+    is_replicas = True
 
 
 class ReplicaFailed(RouterError):
@@ -86,6 +89,7 @@ class ReplicaFailed(RouterError):
 
     status = 502
     code = "replica_failed"
+    is_replicas = True
 
 
 class ReplicaTimeout(RouterError):
@@ -93,3 +97,4 @@ class ReplicaTimeout(RouterError):
 
     status = 504
     code = "replica_timeout"
+    is_replicas = True

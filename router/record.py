@@ -1,9 +1,12 @@
 """One typed record per request: the access-log line, the request metrics, later the ledger."""
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from router.errors import RouterError
 
 
 class Outcome(StrEnum):
@@ -67,6 +70,13 @@ class Accounts:
         record = RequestRecord(request_id, self.clock())
         try:
             yield record
+        except CancelledError:
+            record.outcome = Outcome.CLIENT_GONE
+            raise
+        except RouterError as exc:
+            record.outcome = Outcome.REPLICA_FAILED if exc.is_replicas else Outcome.REJECTED
+            record.status, record.error = exc.status, exc.code
+            raise
         finally:
             record.total_ms = (self.clock() - record.started) * 1e3
             for sink in self.sinks:

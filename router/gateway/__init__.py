@@ -1,0 +1,1 @@
+"""The HTTP edge: what clients and operators see."""

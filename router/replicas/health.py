@@ -65,7 +65,7 @@ class Prober:
         try:
             async with asyncio.timeout(self.times.timeout_s):
                 await self._ask_health(member.replica)
-                models, adapters = await self._ask_models(member.replica)
+                models = await self._ask_models(member.replica)
         except aiohttp.ClientConnectorError as exc:
             self._out(member, f"cannot connect: {exc.strerror or exc}")
             return failures + 1
@@ -75,7 +75,7 @@ class Prober:
             return failures + 1
         if not member.is_healthy:
             log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(models)))
-        self.pool.mark_up(member.id, models, adapters)
+        self.pool.mark_up(member.id, models)
         return 0
 
     def _out(self, member: Member, error: str) -> None:
@@ -88,19 +88,15 @@ class Prober:
             if response.status >= 400:
                 raise ValueError(f"GET /health answered {response.status}")
 
-    async def _ask_models(self, replica: Replica) -> tuple[frozenset[str], frozenset[str]]:
+    async def _ask_models(self, replica: Replica) -> dict[str, dict[str, Any]]:
         async with self.session.get(replica.url + "/v1/models") as response:
             if response.status >= 400:
                 raise ValueError(f"GET /v1/models answered {response.status}")
-            return _names(await response.json(content_type=None))
+            return _rows(await response.json(content_type=None))
 
 
-def _names(body: Any) -> tuple[frozenset[str], frozenset[str]]:
-    """All model names, and those that are adapters: vLLM gives an adapter its base as parent."""
+def _rows(body: Any) -> dict[str, dict[str, Any]]:
     try:
-        rows = body["data"]
-        models = frozenset(row["id"] for row in rows)
-        adapters = frozenset(row["id"] for row in rows if row.get("parent") in models)
-    except (KeyError, TypeError, AttributeError) as exc:
+        return {row["id"]: row for row in body["data"]}
+    except (KeyError, TypeError) as exc:
         raise ValueError("GET /v1/models answered no list of models") from exc
-    return models, adapters

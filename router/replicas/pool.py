@@ -1,7 +1,8 @@
 """Who can serve: the known replicas, and what the router has learnt of each."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from router.replicas.replica import Replica, ReplicaId
 
@@ -10,14 +11,13 @@ from router.replicas.replica import Replica, ReplicaId
 class Member:
     """A replica in the pool, with what probes and traffic have shown of it.
 
-    `adapters`: names among `models` that are LoRA adapters. `since`: when health last changed.
+    `models`: rows of its GET /v1/models by name. `since`: when health last changed.
     """
 
     replica: Replica
     since: float
     is_healthy: bool = False
-    models: frozenset[str] = frozenset()
-    adapters: frozenset[str] = frozenset()
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     last_error: str = "not probed yet"
 
     @property
@@ -26,6 +26,10 @@ class Member:
 
     def serves(self, model: str) -> bool:
         return model in self.models
+
+    def is_adapter(self, model: str) -> bool:
+        """Whether the name is a LoRA adapter's: vLLM gives those their base model as parent."""
+        return self.models[model].get("parent") in self.models
 
     def __repr__(self) -> str:
         health = "healthy" if self.is_healthy else f"unhealthy ({self.last_error})"
@@ -76,14 +80,11 @@ class Pool:
         """Whether any replica, healthy or not, is known to serve the model."""
         return any(member.serves(model) for member in self)
 
-    def mark_up(
-        self, replica_id: ReplicaId, models: frozenset[str], adapters: frozenset[str]
-    ) -> None:
+    def mark_up(self, replica_id: ReplicaId, models: Mapping[str, Mapping[str, Any]]) -> None:
         """A probe succeeded. A replica that has left meanwhile is no error."""
-        if (member := self.get(replica_id)) is None:
-            return
-        member.models, member.adapters = models, adapters
-        self._set_health(member, healthy=True, error="")
+        if (member := self.get(replica_id)) is not None:
+            member.models = models
+            self._set_health(member, healthy=True, error="")
 
     def mark_down(self, replica_id: ReplicaId, error: str) -> None:
         """A probe or a request showed that it can't be reached. It is out of the choice now."""

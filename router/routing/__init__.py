@@ -3,7 +3,7 @@
 from router.routing.decision import Decision, Reason
 from router.routing.policies import POLICIES, Policy
 from router.routing.query import Candidate, RouteQuery
-from router.routing.ttft import Ttft, TtftModel
+from router.routing.ttft import Speeds, Ttft, TtftModel
 
 __all__ = [
     "POLICIES",
@@ -12,6 +12,7 @@ __all__ = [
     "Policy",
     "Reason",
     "RouteQuery",
+    "Speeds",
     "Ttft",
     "TtftModel",
 ]

@@ -2,14 +2,16 @@
 
 TTFT ≈ base + per_token · (uncached tokens ahead and own) + per_running · (requests that decode)
 
-A ridge regression whose past fades: each sample weighs by the inverse square of its time, so that
-relative errors count alike for short and long prompts, and the prior never fades, so that a
-replica with few or one-sided samples stays near it. Formula: Bayesian linear regression with known
+A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
+prior gives it, so that relative errors count alike for short and long prompts, and the prior never
+fades, so that a replica with few or one-sided samples stays near it. Formula: Bayesian linear regression with known
 noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
+
+from router.replicas import ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,11 @@ class Ttft:
 
 
 PRIOR: Final = Ttft()
-DECAY: Final = 0.98
-"""A sample's weight after each later one: the last 50 or so count."""
-PRIOR_WEIGHT: Final = 0.02
-"""The prior counts as this much of one sample."""
+DECAY: Final = 0.97
+"""A sample's weight after each later one: the last 30 or so count."""
+PRIOR_WEIGHT: Final = 4e-4
+"""The prior's parameters are believed to a factor of ten, a sample to a fifth: (0.2 / 10)²."""
 TOKENS_UNIT: Final = 1000.0
-SHORTEST_MS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class TtftModel:
     def observe(self, work_tokens: int, running: int, ttft_ms: float) -> None:
         """A first token came after `ttft_ms`; `work_tokens` were to be computed until then."""
         x = (1.0, work_tokens / TOKENS_UNIT, float(running))
-        weight = 1.0 / max(ttft_ms, SHORTEST_MS) ** 2
+        weight = 1.0 / max(self.prior.predict_ms(work_tokens, 0.0, running), 1.0) ** 2
         pairs = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
         self._a = [
             DECAY * a + weight * x[i] * x[j] for a, (i, j) in zip(self._a, pairs, strict=True)
@@ -94,3 +95,38 @@ def _solve_symmetric(a: list[float], b: list[float]) -> tuple[float, float, floa
         (c01 * b[0] + c11 * b[1] + c12 * b[2]) / determinant,
         (c02 * b[0] + c12 * b[1] + c22 * b[2]) / determinant,
     )
+
+
+@dataclass(slots=True)
+class Speeds:
+    """What each replica has shown of its speed. A new one starts from the mean of the others."""
+
+    _models: dict[ReplicaId, TtftModel] = field(default_factory=dict)
+
+    def of(self, replica_id: ReplicaId) -> Ttft:
+        return self._model(replica_id).ttft
+
+    def observe(
+        self, replica_id: ReplicaId, work_tokens: int, running: int, ttft_ms: float
+    ) -> None:
+        """A first token came; see `TtftModel.observe`."""
+        self._model(replica_id).observe(work_tokens, running, ttft_ms)
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        self._models.pop(replica_id, None)
+
+    def _model(self, replica_id: ReplicaId) -> TtftModel:
+        model = self._models.get(replica_id)
+        if model is None:
+            model = self._models[replica_id] = TtftModel(self._mean())
+        return model
+
+    def _mean(self) -> Ttft:
+        shown = [model.ttft for model in self._models.values() if model.samples]
+        if not shown:
+            return PRIOR
+        return Ttft(
+            sum(t.base_ms for t in shown) / len(shown),
+            sum(t.ms_per_token for t in shown) / len(shown),
+            sum(t.ms_per_running for t in shown) / len(shown),
+        )

@@ -1,0 +1,123 @@
+"""`warmgate`: serve, check a configuration, list the settings."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from router import config as settings
+from router.routing import POLICIES
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 2 for a wrong configuration."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except settings.ConfigError as exc:
+        sys.stderr.write(f"warmgate: {exc}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="warmgate", description="Sends each prompt to the replica that holds its prefix."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the gateway")
+    _add_config_flags(serve)
+    serve.set_defaults(run=_serve)
+    check = commands.add_parser("check", help="check a configuration and print it in full")
+    _add_config_flags(check)
+    check.set_defaults(run=_check)
+    listing = commands.add_parser("settings", help="list every setting with its default")
+    listing.set_defaults(run=_settings)
+    shown = commands.add_parser("version", help="print the version")
+    shown.set_defaults(run=_version)
+    return parser
+
+
+def _add_config_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with the settings")
+    parser.add_argument("--host", help="address to bind (listen.host)")
+    parser.add_argument("--port", type=int, help="port to bind, 0 for a free one (listen.port)")
+    parser.add_argument("--policy", choices=sorted(POLICIES), help="routing.policy")
+    parser.add_argument(
+        "--tokenizer",
+        action="append",
+        default=[],
+        metavar="[MODEL=]DIR",
+        help="directory with tokenizer.json, for one model or for all; repeatable",
+    )
+    parser.add_argument(
+        "--replica",
+        action="append",
+        default=[],
+        metavar="URL|id=…,url=…",
+        help="a replica: its URL, or id=…,url=…[,events=tcp://…][,replay=tcp://…]"
+        "[,topic=…][,rank=…]; repeatable",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any setting; repeatable, wins over file and environment",
+    )
+
+
+def _config_of(args: argparse.Namespace) -> settings.RouterConfig:
+    config = settings.load_config(args.config, [*_shorthands(args), *args.set])
+    if not args.replica:
+        return config
+    tree = msgspec.to_builtins(config)
+    tree["replicas"] += [settings.parse_replica(text) for text in args.replica]
+    return settings.parse_config(tree)
+
+
+def _shorthands(args: argparse.Namespace) -> list[str]:
+    pairs: dict[str, Any] = {
+        "listen.host": args.host,
+        "listen.port": args.port,
+        "routing.policy": args.policy,
+    }
+    for text in args.tokenizer:
+        model, sign, directory = text.rpartition("=")
+        pairs[f"tokens.models.{model}" if sign else "tokens.default"] = directory
+    return [f"{key}={value}" for key, value in pairs.items() if value is not None]
+
+
+def _serve(args: argparse.Namespace) -> int:
+    config = _config_of(args)
+    # Only now: `check` and `--help` need none of what serving imports.
+    from router.log import configure
+    from router.serve import run
+
+    configure(config.log.level, access_log=config.log.access)
+    return run(config)
+
+
+def _check(args: argparse.Namespace) -> int:
+    tree = msgspec.to_builtins(_config_of(args))
+    sys.stdout.write(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return 0
+
+
+def _settings(args: argparse.Namespace) -> int:
+    for name, default, sentence in settings.describe():
+        sys.stdout.write(f"{name} = {default}\n    {sentence}\n")
+    return 0
+
+
+def _version(args: argparse.Namespace) -> int:
+    sys.stdout.write(f"warmgate {version('warmgate')}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,65 @@
+"""What the gateway itself answers: errors in OpenAI's shape, and the headers it adds."""
+
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from router.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    RouteNotFound,
+    RouterError,
+)
+
+REQUEST_ID_HEADER: Final = "x-request-id"
+REPLICA_HEADER: Final = "x-warmgate-replica"
+MATCHED_BLOCKS_HEADER: Final = "x-warmgate-matched-blocks"
+PROMPT_BLOCKS_HEADER: Final = "x-warmgate-prompt-blocks"
+PREDICTED_HIT_HEADER: Final = "x-warmgate-predicted-hit-tokens"
+REASON_HEADER: Final = "x-warmgate-reason"
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+def error_response(error: RouterError, request_id: str) -> web.Response:
+    """The error as OpenAI's clients read it: `error.message`, `.type`, `.param`, `.code`."""
+    body = {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": None,
+            "code": error.code,
+        }
+    }
+    response = json_response(body, error.status)
+    response.headers[REQUEST_ID_HEADER] = request_id
+    if error.retry_after_s is not None:
+        response.headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
+    return response
+
+
+def translate(exc: web.HTTPException, request: web.Request, max_body_bytes: int) -> RouterError:
+    """aiohttp's own refusals, as ours."""
+    match exc.status:
+        case HTTPStatus.NOT_FOUND:
+            return RouteNotFound(
+                f"No {request.method} {request.path} here. "
+                "Generations go to /v1/chat/completions or /v1/completions."
+            )
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            allowed = exc.headers.get("Allow", "")
+            return MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}.")
+        case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            return PayloadTooLarge(
+                f"The body is longer than {max_body_bytes} bytes. "
+                "Send less, or raise listen.max_body_bytes."
+            )
+        case _:
+            return InvalidRequest(exc.reason)

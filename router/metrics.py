@@ -1,0 +1,142 @@
+"""Every metric: its name, labels and meaning in one place. `GET /metrics` prints them."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.record import Outcome, RequestRecord
+
+TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 30, 60)
+PLAN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+UNKNOWN_MODEL = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSample:
+    """A replica as `/metrics` shows it now."""
+
+    replica: str
+    is_healthy: bool
+    in_flight: int
+    queued_tokens: int
+    index_blocks: int
+    trust: str
+    frames: int
+    gaps: int
+    resyncs: int
+
+
+class _ReplicaCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[ReplicaSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        healthy = _gauge("replica_healthy", "1 while the replica can be chosen.")
+        in_flight = _gauge("replica_in_flight", "Requests in flight at the replica.")
+        queued = _gauge("replica_queued_tokens", "Uncached prompt tokens without a first token.")
+        blocks = _gauge("index_blocks", "Blocks that the index says the replica holds.")
+        trust = _gauge("index_trust", "1 for the state of the index's trust in it.", "trust")
+        frames = _counter("event_frames", "Frames of KV events applied.")
+        gaps = _counter("event_gaps", "Gaps in the sequence of frames.")
+        resyncs = _counter("event_resyncs", "Times the replica's blocks were learnt anew.")
+        for sample in self._read():
+            label = [sample.replica]
+            healthy.add_metric(label, sample.is_healthy)
+            in_flight.add_metric(label, sample.in_flight)
+            queued.add_metric(label, sample.queued_tokens)
+            blocks.add_metric(label, sample.index_blocks)
+            trust.add_metric([*label, sample.trust], 1)
+            frames.add_metric(label, sample.frames)
+            gaps.add_metric(label, sample.gaps)
+            resyncs.add_metric(label, sample.resyncs)
+        yield from (healthy, in_flight, queued, blocks, trust, frames, gaps, resyncs)
+
+
+class Metrics:
+    """One router's metrics, in a registry of their own."""
+
+    def __init__(self, read_replicas: Callable[[], Iterable[ReplicaSample]]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_ReplicaCollector(read_replicas))
+        self._requests = self._counter(
+            "requests", "Requests by how they ended.", "model", "outcome"
+        )
+        self._decisions = self._counter("decisions", "First choices by reason.", "model", "reason")
+        self._retries = self._counter("retries", "Further replicas tried.", "model")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens, by the engine.", "model")
+        self._hits = self._counter("hit_tokens", "Prompt tokens reused, by the engine.", "model")
+        self._predicted = self._counter(
+            "predicted_hit_tokens", "Prompt tokens whose reuse was predicted.", "model"
+        )
+        self._unpredicted = self._counter(
+            "missed_hit_tokens", "Predicted, but not reused, prompt tokens.", "model"
+        )
+        self._blind = self._counter(
+            "tokenize_failures", "Requests routed without their prefix.", "reason"
+        )
+        self._restarts = self._counter("task_restarts", "Background tasks started over.", "task")
+        self._ttft = self._histogram(
+            "ttft_seconds", "From the request's head to the first byte of a streamed reply.",
+            TTFT_BUCKETS_S, "model",
+        )  # fmt: skip
+        self._duration = self._histogram(
+            "request_seconds", "From the request's head to the end.", TTFT_BUCKETS_S, "model"
+        )
+        self._plan = self._histogram(
+            "plan_seconds", "Tokenize, hash, match, rank and reserve.", PLAN_BUCKETS_S
+        )
+
+    def count_request(self, record: RequestRecord) -> None:
+        """Fold one finished request in. Labels are bounded: only models that are served."""
+        rejected = record.outcome is Outcome.REJECTED and not record.replica
+        model = UNKNOWN_MODEL if rejected or not record.model else record.model
+        self._requests.labels(model, record.outcome).inc()
+        self._duration.labels(model).observe(record.total_ms / 1e3)
+        if not record.replica:
+            return
+        self._decisions.labels(model, record.reason).inc()
+        self._plan.observe(record.plan_ms / 1e3)
+        if record.tries > 1:
+            self._retries.labels(model).inc(record.tries - 1)
+        if record.ttft_ms is not None:
+            self._ttft.labels(model).observe(record.ttft_ms / 1e3)
+        if record.tokenize_failure:
+            self._blind.labels(record.tokenize_failure).inc()
+        self._count_tokens(model, record)
+
+    def count_restart(self, task: str) -> None:
+        """A background task started over; the label is its kind, not its replica."""
+        self._restarts.labels(task.partition(" ")[0]).inc()
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _count_tokens(self, model: str, record: RequestRecord) -> None:
+        if record.prompt_tokens is not None:
+            self._prompt.labels(model).inc(record.prompt_tokens)
+        if record.hit_tokens is None:
+            return
+        self._hits.labels(model).inc(record.hit_tokens)
+        if (predicted := record.predicted_hit_tokens) is not None:
+            self._predicted.labels(model).inc(predicted)
+            self._unpredicted.labels(model).inc(max(0, predicted - record.hit_tokens))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"warmgate_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
+    ) -> Histogram:
+        return Histogram(f"warmgate_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"warmgate_{name}", text, labels=["replica", *labels])
+
+
+def _counter(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"warmgate_{name}", text, labels=["replica"])

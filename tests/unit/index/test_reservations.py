@@ -1,0 +1,123 @@
+"""Load is booked with the choice and let go with the stream, however it ends."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.index.reservations import Load, Reservation, Reservations, common_blocks
+from tests.support.builders import ManualClock
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def book(clock):
+    return Reservations(clock)
+
+
+def claim(book, clock, replica_id="r1", tokens=100, cost_ms=50.0, **values):
+    reservation = Reservation(
+        replica_id, tokens, cost_ms, values.pop("prefix", ()), clock(), **values
+    )
+    book.take(reservation)
+    return reservation
+
+
+def test_a_claim_is_load_at_once(book, clock):
+    claim(book, clock)
+    assert book.load("r1") == Load(queued_tokens=100, wait_ms=50.0, running=0, waiting=1)
+    assert book.load("r2") == Load()
+
+
+def test_after_its_first_token_a_request_decodes(book, clock):
+    book.computed(claim(book, clock))
+    assert book.load("r1") == Load(running=1)
+
+
+def test_releasing_twice_counts_once(book, clock):
+    first, second = claim(book, clock), claim(book, clock)
+    for _ in range(2):
+        book.release(first)
+    assert book.in_flight("r1") == 1
+    book.release(second)
+    assert book.in_flight("r1") == 0
+
+
+def test_the_prefill_at_the_head_is_worked_off_as_time_passes(book, clock):
+    claim(book, clock, cost_ms=100.0)
+    claim(book, clock, cost_ms=100.0)
+    clock.advance(0.06)
+    assert book.load("r1").wait_ms == pytest.approx(140.0)
+
+
+def test_a_replica_slower_than_predicted_never_looks_idle(book, clock):
+    claim(book, clock, cost_ms=100.0)
+    clock.advance(60)
+    assert book.load("r1").wait_ms == pytest.approx(10.0)
+
+
+def test_a_reply_that_is_not_streamed_counts_as_computed_after_its_predicted_time(book, clock):
+    claim(book, clock, cost_ms=100.0, silent=True)
+    clock.advance(0.11)
+    assert book.load("r1") == Load(running=1)
+
+
+def test_a_claim_remembers_the_work_that_it_found(book, clock):
+    claim(book, clock, tokens=300)
+    later = claim(book, clock, tokens=100)
+    assert later.work_tokens == 400
+
+
+def test_what_is_being_computed_is_expected_until_the_stream_ends(book, clock):
+    one = claim(book, clock, prefix=[1, 2, 3])
+    assert book.expected([1, 2, 9]) == {"r1": 2}
+    book.computed(one)
+    assert book.expected([1, 2, 9]) == {"r1": 2}
+    book.release(one)
+    assert book.expected([1, 2, 9]) == {}
+
+
+def test_two_claims_of_one_prefix_first_ends_second_stays(book, clock):
+    first = claim(book, clock, prefix=[1, 2])
+    claim(book, clock, prefix=[1, 2, 3])
+    book.release(first)
+    assert book.expected([1, 2, 3]) == {"r1": 3}
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
+def test_common_blocks_equals_walking(one_tail, other_tail):
+    def chain(items):
+        hashes, state = [], ()
+        for item in items:
+            state = (*state, item)
+            hashes.append(hash(state))
+        return hashes
+
+    one, other = chain(one_tail), chain(other_tail)
+    walked = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        walked += 1
+    assert common_blocks(one, other) == walked
+
+
+@given(st.lists(st.tuples(st.sampled_from("tcr"), st.integers(0, 5), st.integers(0, 2))))
+def test_in_any_order_of_ends_the_load_returns_to_zero(steps):
+    clock = ManualClock()
+    book = Reservations(clock)
+    claims = {}
+    for verb, number, lane in steps:
+        if verb == "t" and number not in claims:
+            claims[number] = claim(book, clock, f"r{lane}", prefix=[1, number])
+        elif verb == "c" and number in claims:
+            book.computed(claims[number])
+        elif verb == "r" and number in claims:
+            book.release(claims.pop(number))
+    for reservation in claims.values():
+        book.release(reservation)
+    assert all(book.load(f"r{lane}") == Load() for lane in range(3))
+    assert book.expected([1, 2]) == {}

@@ -1,0 +1,146 @@
+"""Every policy orders all candidates; cache-aware puts the cheapest first and says why."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.routing import POLICIES, Candidate, Reason, RouteQuery, Ttft
+from router.routing.cost import predicted_ttft_ms, social_cost_ms
+from tests.support.builders import candidate
+
+QUERY = RouteQuery(prompt_tokens=1000, ring_key="a conversation")
+
+
+def policy(name):
+    return POLICIES[name](Random(7))
+
+
+candidates_lists = st.lists(
+    st.builds(
+        Candidate,
+        replica_id=st.sampled_from([f"r{i}" for i in range(8)]),
+        ttft=st.builds(Ttft, st.floats(0, 100), st.floats(0.001, 2), st.floats(0, 5)),
+        hit_tokens=st.integers(0, 999),
+        wait_ms=st.floats(0, 5000),
+        queued_tokens=st.integers(0, 10_000),
+        running=st.integers(0, 200),
+        in_flight=st.integers(0, 300),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda c: c.replica_id,
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(candidates=candidates_lists)
+def test_every_candidate_is_ranked_exactly_once(name, candidates):
+    decision = policy(name).rank(QUERY, candidates)
+    assert sorted(decision.replicas) == sorted(c.replica_id for c in candidates)
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))
+@given(candidates=candidates_lists, data=st.data())
+def test_the_order_in_which_candidates_come_changes_nothing(name, candidates, data):
+    shuffled = data.draw(st.permutations(candidates))
+    assert policy(name).rank(QUERY, candidates) == policy(name).rank(QUERY, shuffled)
+
+
+@given(candidates=candidates_lists, more=st.integers(0, 999))
+def test_more_match_never_costs_more(candidates, more):
+    one = candidates[0]
+    better = candidate(
+        one.replica_id,
+        ttft=one.ttft,
+        hit_tokens=max(one.hit_tokens, more),
+        wait_ms=one.wait_ms,
+        running=one.running,
+    )
+    assert social_cost_ms(QUERY, better) <= social_cost_ms(QUERY, one)
+
+
+def test_the_holder_of_the_prompt_is_chosen():
+    decision = policy("cache-aware").rank(
+        QUERY, [candidate("r1"), candidate("r2", hit_tokens=960), candidate("r3")]
+    )
+    assert decision.replicas[0] == "r2"
+    assert decision.reason is Reason.MATCH
+
+
+def test_a_holder_that_is_busy_for_longer_than_two_prefills_loses_the_prompt():
+    idle, busy = candidate("r1"), candidate("r2", hit_tokens=960, wait_ms=300.0)
+    decision = policy("cache-aware").rank(QUERY, [idle, busy])
+    assert decision.replicas == ("r1", "r2")
+    assert decision.reason is Reason.LOAD
+
+
+def test_a_holder_that_is_busy_for_less_keeps_it():
+    idle, busy = candidate("r1"), candidate("r2", hit_tokens=960, wait_ms=100.0)
+    assert policy("cache-aware").rank(QUERY, [idle, busy]).replicas[0] == "r2"
+
+
+def test_blocks_that_are_being_computed_draw_siblings():
+    coming = candidate("r2", hit_tokens=960, matched_tokens=0, wait_ms=100.0)
+    decision = policy("cache-aware").rank(QUERY, [candidate("r1"), coming])
+    assert decision.replicas[0] == "r2"
+    assert decision.reason is Reason.EXPECTED
+
+
+def test_a_cold_prompt_goes_to_the_same_home_from_every_router():
+    replicas = [candidate(f"r{i}") for i in range(4)]
+    first = policy("cache-aware").rank(QUERY, replicas)
+    again = policy("cache-aware").rank(QUERY, replicas[::-1])
+    assert first.replicas == again.replicas
+    assert first.reason is Reason.COLD
+
+
+def test_cold_prompts_spread_over_all_replicas():
+    chosen = {
+        policy("cache-aware")
+        .rank(RouteQuery(1000, f"conversation {i}"), [candidate(f"r{j}") for j in range(4)])
+        .replicas[0]
+        for i in range(100)
+    }
+    assert len(chosen) == 4
+
+
+def test_a_cold_prompt_leaves_a_home_that_is_busier_than_the_others():
+    home = policy("cache-aware").rank(QUERY, [candidate(f"r{i}") for i in range(4)]).replicas[0]
+    loaded = [candidate(f"r{i}", wait_ms=500.0 * (f"r{i}" == home)) for i in range(4)]
+    assert policy("cache-aware").rank(QUERY, loaded).replicas[0] != home
+
+
+def test_a_prompt_that_could_not_be_tokenized_goes_by_load():
+    query = RouteQuery(0, "unknown")
+    loaded = [candidate("r1", wait_ms=900.0), candidate("r2")]
+    assert policy("cache-aware").rank(query, loaded).replicas[0] == "r2"
+
+
+def test_predicted_ttft_is_wait_plus_prefill_plus_decode_interference():
+    one = candidate("r1", hit_tokens=400, wait_ms=50.0, running=4)
+    assert predicted_ttft_ms(QUERY, one) == pytest.approx(20 + 50 + 600 * 0.1 + 4 * 0.5)
+
+
+def test_the_last_prompt_token_is_always_computed():
+    one = candidate("r1", hit_tokens=1000)
+    assert predicted_ttft_ms(QUERY, one) > one.ttft.base_ms
+
+
+def test_a_session_stays_when_other_replicas_leave():
+    replicas = [candidate(f"r{i}") for i in range(4)]
+    order = policy("session").rank(QUERY, replicas).replicas
+    without_last = [c for c in replicas if c.replica_id != order[-1]]
+    assert policy("session").rank(QUERY, without_last).replicas == order[:-1]
+
+
+def test_round_robin_takes_turns():
+    robin = policy("round-robin")
+    replicas = [candidate("r1"), candidate("r2"), candidate("r3")]
+    assert [robin.rank(QUERY, replicas).replicas[0] for _ in range(4)] == ["r1", "r2", "r3", "r1"]
+
+
+def test_least_loaded_takes_the_fewest_in_flight():
+    replicas = [candidate("r1", in_flight=2), candidate("r2", in_flight=1)]
+    assert policy("least-loaded").rank(QUERY, replicas).replicas[0] == "r2"

@@ -1,0 +1,68 @@
+"""The TTFT model learns a replica's speed, and stays near its prior without evidence."""
+
+import pytest
+
+from router.routing import Speeds, Ttft, TtftModel
+
+
+def feed(model, truth, samples):
+    for tokens, running in samples:
+        model.observe(tokens, running, truth.predict_ms(tokens, 0.0, running))
+
+
+MIXED = [(200, 0), (4000, 3), (900, 1), (50, 8), (2000, 0), (8000, 5)] * 5
+
+
+@pytest.mark.parametrize(
+    "truth", [Ttft(15.0, 0.02, 0.3), Ttft(90.0, 1.8, 30.0), Ttft(5.0, 0.1, 0.0)]
+)
+def test_it_learns_a_replica_from_thirty_mixed_requests(truth):
+    model = TtftModel()
+    feed(model, truth, MIXED)
+    for tokens, running in [(100, 0), (1000, 2), (8000, 4)]:
+        wanted = truth.predict_ms(tokens, 0.0, running)
+        assert model.ttft.predict_ms(tokens, 0.0, running) == pytest.approx(wanted, rel=0.1)
+
+
+def test_without_samples_it_is_its_prior():
+    assert TtftModel(Ttft(1.0, 2.0, 3.0)).ttft == Ttft(1.0, 2.0, 3.0)
+
+
+def test_samples_of_one_length_keep_the_estimate_finite_and_positive():
+    model = TtftModel()
+    for _ in range(500):
+        model.observe(1000, 0, 150.0)
+    assert model.ttft.predict_ms(1000, 0.0, 0) == pytest.approx(150.0, rel=0.05)
+    assert model.ttft.ms_per_token > 0
+
+
+def test_it_follows_a_replica_that_slows_down():
+    model = TtftModel()
+    feed(model, Ttft(20.0, 0.05, 0.0), MIXED)
+    feed(model, Ttft(20.0, 0.5, 0.0), MIXED * 6)
+    assert model.ttft.ms_per_token == pytest.approx(0.5, rel=0.15)
+
+
+def test_absurd_samples_never_make_a_cost_negative():
+    model = TtftModel()
+    for tokens, ms in [(10_000, 1.0), (1, 60_000.0)] * 50:
+        model.observe(tokens, 3, ms)
+    assert model.ttft.base_ms >= 0
+    assert model.ttft.ms_per_token > 0
+    assert model.ttft.ms_per_running >= 0
+
+
+def test_a_new_replica_starts_from_the_mean_of_the_others():
+    speeds = Speeds()
+    for name in ("r1", "r2"):
+        for tokens, running in MIXED:
+            speeds.observe(name, tokens, running, 30 + tokens * 1.0)
+    assert speeds.of("r3").ms_per_token == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_replica_that_left_is_learnt_anew():
+    speeds = Speeds()
+    for tokens, running in MIXED:
+        speeds.observe("r1", tokens, running, 30 + tokens * 1.0)
+    speeds.forget("r1")
+    assert speeds.of("r1") == TtftModel().ttft
