@@ -1,0 +1,226 @@
+"""Keep the index in step with one publisher: the life of an event, from frame to index."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from router.blocks import (
+    AllBlocksCleared,
+    BlockStored,
+    Event,
+    Frame,
+    MalformedFrame,
+    decode_batch,
+)
+from router.events.protocol import EventSource, Item, LinkDown, LinkUp, ReplayUnavailable
+from router.events.sequence import SequenceTracker, Verdict
+from router.events.trust import ReplicaTrust, Trust
+from router.index import PrefixIndex
+from router.replicas.replica import ReplicaId
+
+SLICE_BLOCKS: Final = 2048
+"""Blocks applied before other tasks get a turn: 1 to 3 ms on a slow core."""
+
+_FRAME_COST_BLOCKS: Final = 16  # what reading and decoding an almost empty frame costs
+
+
+@dataclass(slots=True)
+class IngestCounters:
+    """What has come from one publisher. All only grow."""
+
+    frames: int = 0
+    events: int = 0
+    unknown_events: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    lost_frames: int = 0
+    """Frames of gaps that no replay could fill."""
+    restarts: int = 0
+    replays: int = 0
+    failed_replays: int = 0
+    link_losses: int = 0
+
+
+async def follow(
+    replica_id: ReplicaId,
+    source: EventSource,
+    index: PrefixIndex,
+    trust: ReplicaTrust,
+    counters: IngestCounters | None = None,
+    *,
+    slice_blocks: int = SLICE_BLOCKS,
+) -> None:
+    """Apply a publisher's frames to the index until cancelled; then forget the replica.
+
+    MalformedFrame: the stream can't be trusted; whoever owns the task starts it anew, from an
+    empty index. Frames that come during a replay wait in the source, so none is missed between
+    the two; those that the replay has brought already are dropped as duplicates.
+    """
+    follower = _Follower(
+        replica_id, source, index, trust, counters or IngestCounters(), slice_blocks
+    )
+    try:
+        async with aclosing(source.frames()) as items:
+            async for item in items:
+                await follower.take(item)
+    finally:
+        index.forget(replica_id)
+        trust.set(Trust.BLIND, "not followed")
+
+
+class _Follower:
+    """The state of one `follow`.
+
+    `_doubt`: why the index may be wrong about the past, until the cache is known to be empty.
+    `_unproven`: why frames may be missing at this moment, until the next number proves otherwise.
+    """
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        source: EventSource,
+        index: PrefixIndex,
+        trust: ReplicaTrust,
+        counters: IngestCounters,
+        slice_blocks: int,
+    ) -> None:
+        self._replica_id = replica_id
+        self._source = source
+        self._index = index
+        self._trust = trust
+        self._counters = counters
+        self._slice_blocks = slice_blocks
+        self._spent = 0
+        self._tracker = SequenceTracker()
+        self._doubt = ""
+        self._unproven = ""
+
+    async def take(self, item: Item) -> None:
+        if isinstance(item, Frame):
+            await self._take_frame(item)
+        elif isinstance(item, LinkUp):
+            await self._catch_up()
+            self._show()
+        elif isinstance(item, LinkDown):
+            self._counters.link_losses += 1
+            self._trust.set(Trust.BLIND, item.reason)
+
+    async def _take_frame(self, frame: Frame) -> None:
+        verdict = self._tracker.observe(frame.seq, frame.payload)
+        if verdict is Verdict.RESTART:
+            verdict = await self._restart(frame)
+        elif verdict is Verdict.GAP:
+            self._counters.gaps += 1
+            await self._catch_up()
+            verdict = self._tracker.observe(frame.seq, frame.payload)
+        if verdict is Verdict.GAP:
+            verdict = self._lose_until(frame)
+        if verdict is Verdict.NEXT:
+            await self._apply(frame)
+        else:
+            self._counters.duplicates += 1
+        self._show()
+
+    async def _restart(self, frame: Frame) -> Verdict:
+        self._counters.restarts += 1
+        self._begin_epoch()
+        if frame.seq > 0:
+            await self._catch_up()
+        return self._tracker.observe(frame.seq, frame.payload)
+
+    def _lose_until(self, frame: Frame) -> Verdict:
+        """No replay has filled the gap: what we know may be gone, so it goes."""
+        first = self._tracker.expected
+        self._counters.lost_frames += frame.seq - first
+        why = self._unproven or "the replay did not bring them"
+        self._index.clear(self._replica_id)
+        self._tracker.skip_to(frame.seq)
+        self._doubt = f"frames {first} to {frame.seq - 1} are lost: {why}"
+        return self._tracker.observe(frame.seq, frame.payload)
+
+    async def _catch_up(self) -> None:
+        """Learn what was published and missed: all of it, or since the last frame taken."""
+        self._counters.replays += 1
+        self._trust.set(Trust.CATCHING_UP, f"replay from frame {self._tracker.last or 0}")
+        self._unproven = ""
+        try:
+            if self._tracker.last is None or not await self._resume(self._tracker.last):
+                await self._begin()
+        except ReplayUnavailable as exc:
+            self._counters.failed_replays += 1
+            self._unproven = str(exc)
+
+    async def _resume(self, last: int) -> bool:
+        """Go on after the last frame taken. False: it is not there, so this is another epoch.
+
+        A restarted engine may have reached the same number, so the replay begins with the last
+        frame, which must be the very same; else (also if it has left the buffer) nothing proves
+        that what we know still holds.
+        """
+        is_same_epoch = False
+        async with aclosing(self._source.replay(last)) as frames:
+            async for frame in frames:
+                verdict = self._tracker.observe(frame.seq, frame.payload)
+                if not is_same_epoch and verdict is not Verdict.DUPLICATE:
+                    return False
+                is_same_epoch = True
+                if verdict is Verdict.NEXT:
+                    await self._apply(frame)
+        return is_same_epoch
+
+    async def _begin(self) -> None:
+        """Learn a publisher's whole life, or as much as it still has."""
+        self._begin_epoch()
+        async with aclosing(self._source.replay(0)) as frames:
+            async for frame in frames:
+                if self._tracker.last is None and frame.seq > 0:
+                    self._tracker.skip_to(frame.seq)
+                    self._doubt = f"history before frame {frame.seq} is unknown"
+                if self._tracker.observe(frame.seq, frame.payload) is Verdict.NEXT:
+                    await self._apply(frame)
+
+    def _begin_epoch(self) -> None:
+        if self._trust.epoch == 0 or self._tracker.last is not None:
+            self._trust.begin_epoch()
+        self._index.clear(self._replica_id)
+        self._tracker.restart()
+        self._doubt = ""
+        self._unproven = ""
+
+    async def _apply(self, frame: Frame) -> None:
+        self._unproven = ""
+        batch = decode_batch(frame.payload)
+        self._counters.frames += 1
+        self._counters.events += len(batch.events)
+        self._counters.unknown_events += batch.unknown_events
+        await self._pace(_FRAME_COST_BLOCKS)
+        for event in batch.events:
+            try:
+                cost = self._apply_event(event)
+            except TypeError as exc:
+                raise MalformedFrame(f"frame {frame.seq}: a field of a wrong type: {exc}") from exc
+            await self._pace(cost)
+
+    def _apply_event(self, event: Event) -> int:
+        if isinstance(event, AllBlocksCleared):
+            self._index.clear(self._replica_id)
+            self._doubt = ""  # whatever happened before, the cache is empty now
+            return 1
+        if isinstance(event, BlockStored):
+            self._index.store(self._replica_id, event)
+        else:
+            self._index.remove(self._replica_id, event)
+        return len(event.block_hashes)
+
+    async def _pace(self, blocks: int) -> None:
+        self._spent += blocks
+        if self._spent >= self._slice_blocks:
+            self._spent = 0
+            await asyncio.sleep(0)
+
+    def _show(self) -> None:
+        reason = self._unproven or self._doubt
+        self._trust.set(Trust.DEGRADED if reason else Trust.EXACT, reason)

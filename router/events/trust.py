@@ -1,0 +1,110 @@
+"""How far the index can be believed about a replica: a state that users see."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from router.replicas.replica import ReplicaId
+
+
+class Trust(StrEnum):
+    """From "all is known" to "nothing is"."""
+
+    EXACT = "exact"
+    """All events since the cache was last empty have been applied."""
+    CATCHING_UP = "catching_up"
+    """A replay is running."""
+    DEGRADED = "degraded"
+    """Events flow, but blocks may be unknown, or known and gone."""
+    APPROXIMATE = "approximate"
+    """No events: what is known comes from our own routing. Set by whoever keeps that history."""
+    BLIND = "blind"
+    """No events come now. What was known is kept as a hint, and grows old."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrustChange:
+    """What `on_change` is told; `epoch` counts the publisher's lives, from 1 (0: none seen)."""
+
+    replica_id: ReplicaId
+    trust: Trust
+    reason: str
+    epoch: int
+
+
+OnChange: TypeAlias = Callable[[TrustChange], None]
+
+
+class ReplicaTrust:
+    """One replica's trust: what its events allow, less what its real hits contradict.
+
+    A hit counts against it when less than half of the predicted blocks were reused, and for it
+    otherwise. `patience` contradictions (net) turn EXACT into DEGRADED; EXACT is back when as
+    many hits have agreed. That finds caches which were reset or lost without an event: an idle
+    vLLM announces a reset only with its next step.
+    """
+
+    def __init__(
+        self, replica_id: ReplicaId, *, patience: int = 3, on_change: OnChange | None = None
+    ) -> None:
+        self.replica_id = replica_id
+        self.epoch = 0
+        self._patience = patience
+        self._on_change = on_change
+        self._by_events = (Trust.BLIND, "no event yet")
+        self._contradictions = 0
+        self._is_contradicted = False
+        self._shown = self._current()
+
+    @property
+    def trust(self) -> Trust:
+        """What users see."""
+        return self._shown[0]
+
+    @property
+    def reason(self) -> str:
+        """Why; empty while all is well."""
+        return self._shown[1]
+
+    def set(self, trust: Trust, reason: str = "") -> None:
+        """What the events say now."""
+        self._by_events = (trust, reason)
+        self._show()
+
+    def begin_epoch(self) -> None:
+        """A publisher's new life: old contradictions don't count."""
+        self.epoch += 1
+        self._contradictions = 0
+        self._is_contradicted = False
+        self._show()
+
+    def observe_hit(self, predicted_blocks: int, hit_blocks: int) -> bool:
+        """Compare a prediction with what the engine reported.
+
+        True at the moment when EXACT is lost: the caller should then clear the replica's blocks.
+        """
+        if predicted_blocks <= 0:
+            return False
+        was_contradicted = self._is_contradicted
+        step = 1 if 2 * hit_blocks < predicted_blocks else -1
+        self._contradictions = min(max(self._contradictions + step, 0), self._patience)
+        if self._contradictions == self._patience:
+            self._is_contradicted = True
+        elif self._contradictions == 0:
+            self._is_contradicted = False
+        self._show()
+        return self._is_contradicted and not was_contradicted
+
+    def _current(self) -> tuple[Trust, str]:
+        if self._by_events[0] is Trust.EXACT and self._is_contradicted:
+            return Trust.DEGRADED, "real hits fall short of predictions"
+        return self._by_events
+
+    def _show(self) -> None:
+        current = self._current()
+        if current == self._shown:
+            return
+        self._shown = current
+        if self._on_change is not None:
+            self._on_change(TrustChange(self.replica_id, *current, self.epoch))
