@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test format
+.PHONY: help setup check test format docs demo bench bench-index bench-relay
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -28,3 +28,19 @@ format: $(READY) ## format the code and mend what ruff can
 
 test: $(READY) ## the whole test suite (under 10 minutes on two cores)
 	$(BIN)/pytest
+
+docs: $(READY) ## rewrite the tables in the READMEs that are made from code
+	$(BIN)/python -m tests.architecture.tables
+
+demo: $(READY) ## four embedded engines, three policies, one table (under 3 minutes)
+	$(BIN)/warmgate-load demo --json build/demo.json
+
+bench: bench-index bench-relay ## figures of this machine: hash, match, ingest, memory, relay
+
+bench-index: $(READY) ## hash, match, ingest and memory of the index
+	$(BIN)/python -m tests.bench.index
+
+bench-relay: $(READY) ## relay throughput against a direct connection and nginx (needs nginx, wrk)
+	$(BIN)/python -m tests.bench.relay
+
+-include deploy/vllm-cpu/targets.mk

@@ -16,7 +16,7 @@ from router.routing import POLICIES
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 2 for a wrong configuration."""
-    args = _parser().parse_args(argv)
+    args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))
     except settings.ConfigError as exc:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="warmgate", description="Sends each prompt to the replica that holds its prefix."
     )
@@ -76,7 +76,8 @@ def _config_of(args: argparse.Namespace) -> settings.RouterConfig:
     if not args.replica:
         return config
     tree = msgspec.to_builtins(config)
-    tree["replicas"] += [settings.parse_replica(text) for text in args.replica]
+    flags = [settings.parse_replica(text) for text in args.replica]
+    tree["replicas"] = [*tree["replicas"], *flags]
     return settings.parse_config(tree)
 
 

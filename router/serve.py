@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -62,9 +62,8 @@ def _announce(host: str, runner: web.AppRunner) -> None:
 
 async def _until(stopping: asyncio.Event, crashed: asyncio.Future[None]) -> bool:
     """Wait for either; True if a background task crashed."""
-    stop = asyncio.create_task(stopping.wait())
-    await asyncio.wait([stop, crashed], return_when=asyncio.FIRST_COMPLETED)
+    stop = asyncio.ensure_future(stopping.wait())
+    waiting: set[asyncio.Future[Any]] = {stop, crashed}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
-    with suppress(asyncio.CancelledError):
-        await stop
     return crashed.done()

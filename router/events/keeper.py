@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
-
-import aiohttp
 
 from router.events.ingest import IngestCounters, follow
-from router.events.protocol import EventSource
+from router.events.sources import Sources
 from router.events.trust import ReplicaTrust, Trust
 from router.index.protocol import PrefixIndex
 from router.replicas import Member, Replica
-
-ASK_TIMEOUT_S = 2.0
-
-OpenSource = Callable[[str, str | None, str], EventSource]
-"""Events endpoint, replay endpoint, topic → a source that dials them."""
 
 
 @dataclass(slots=True)
@@ -35,8 +27,7 @@ class Keeper:
     """One per router: keeps every replica's stream followed, each by a task of its own."""
 
     index: PrefixIndex
-    open_source: OpenSource
-    session: aiohttp.ClientSession
+    sources: Sources
     _watched: dict[str, Watched] = field(default_factory=dict)
 
     def of(self, replica_id: str) -> Watched:
@@ -63,35 +54,12 @@ class Keeper:
             self._watched.pop(member.id, None)
 
     async def _follow(self, replica: Replica, watched: Watched) -> None:
-        endpoints = (replica.events_url, replica.replay_url, replica.topic)
-        if replica.events_url is None:
-            endpoints = await self._ask(replica)
-        events_url, replay_url, topic = endpoints
-        if events_url is None:
+        source = await self.sources.open(replica)
+        if source is not None:
+            await follow(replica.id, source, self.index, watched.trust, watched.counters)
+        else:
             watched.trust.set(Trust.BLIND, "it publishes no KV events")
             await asyncio.Event().wait()
-        else:
-            source = self.open_source(events_url, replay_url, topic)
-            await follow(replica.id, source, self.index, watched.trust, watched.counters)
-
-    async def _ask(self, replica: Replica) -> tuple[str | None, str | None, str]:
-        """Where vLLM (0.31 and later) says that it publishes; (None, None, "") if it doesn't."""
-        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
-        try:
-            async with self.session.get(
-                replica.url + "/kv_event_sources", timeout=timeout
-            ) as response:
-                sources = await response.json(content_type=None) if response.status == 200 else {}
-            source = sources[str(replica.rank or 0)]
-            host = urlsplit(replica.url).hostname or ""
-            replay = source.get("replay_endpoint")
-            return (
-                _dialable(source["endpoint"], host),
-                _dialable(replay, host) if replay else None,
-                source.get("topic", ""),
-            )
-        except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
-            return None, None, ""
 
 
 async def _until(event: asyncio.Event, work: Awaitable[None]) -> None:
@@ -107,9 +75,3 @@ async def _until(event: asyncio.Event, work: Awaitable[None]) -> None:
         await asyncio.wait([task, stop])
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error
-
-
-def _dialable(endpoint: str, host: str) -> str:
-    """A bound endpoint as one to connect to: `*` is whatever host the API was reached under."""
-    name = f"[{host}]" if ":" in host else host
-    return endpoint.replace("*", name).replace("0.0.0.0", name).replace("[::]", name)

@@ -1,10 +1,10 @@
 """Routes, and the one border where errors become replies."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from router.errors import RouterError
 from router.gateway import admin, replies
@@ -12,8 +12,6 @@ from router.gateway.generate import generate, request_id_of
 from router.runtime import RUNTIME, Runtime
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 GENERATION_PATHS: Final = (
     "/v1/chat/completions",
@@ -43,7 +41,7 @@ def build_app(runtime: Runtime, max_body_bytes: int) -> web.Application:
     return app
 
 
-def _border(max_body_bytes: int) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _border(max_body_bytes: int) -> Middleware:
     @web.middleware
     async def border(request: web.Request, handler: Handler) -> web.StreamResponse:
         request_id = request["request_id"] = request_id_of(request)

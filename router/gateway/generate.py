@@ -9,9 +9,10 @@ from aiohttp import web
 from router.errors import ReplicaUnreachable, RouterError
 from router.gateway import replies
 from router.openai.generation import parse_generation
+from router.openai.usage import Usage
 from router.planner import Plan
-from router.proxy import Reply
-from router.record import RequestRecord
+from router.proxy.reply import Reply
+from router.record import Outcome, RequestRecord
 from router.replicas import Replica
 from router.runtime import RUNTIME, Runtime
 
@@ -94,12 +95,18 @@ class Journey:
     def end(self, reply: Reply) -> None:
         """The reply is over."""
         record = self.record
-        record.status, record.outcome = reply.status, reply.outcome
+        record.status, record.outcome = reply.status, Outcome(reply.outcome)
         record.bytes_sent = reply.bytes_sent
         if (usage := reply.usage) is not None:
             record.prompt_tokens = usage.prompt_tokens
             record.completion_tokens = usage.completion_tokens
-            record.hit_tokens = usage.cached_tokens
+            self._learn_hit(reply.replica.id, usage)
+
+    def _learn_hit(self, replica_id: str, usage: Usage) -> None:
+        predicted, hit = self.record.predicted_hit_tokens, usage.cached_tokens
+        self.record.hit_tokens = hit
+        if predicted is not None and hit is not None:
+            self.runtime.observe_hit(replica_id, predicted, hit)
 
 
 def request_id_of(request: web.Request) -> str:

@@ -4,8 +4,9 @@ TTFT ≈ base + per_token · (uncached tokens ahead and own) + per_running · (r
 
 A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
 prior gives it, so that relative errors count alike for short and long prompts, and the prior never
-fades, so that a replica with few or one-sided samples stays near it. Formula: Bayesian linear regression with known
-noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
+fades, so that a replica with few or one-sided samples stays near it. Formula: Bayesian linear
+regression with known noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and
+b − Λ θ₀ decayed.
 """
 
 from dataclasses import dataclass, field

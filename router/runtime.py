@@ -1,0 +1,296 @@
+"""Builds every part from the configuration, and closes them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import aiohttp
+import zmq.asyncio
+from aiohttp import web
+
+from router import log
+from router.config import ConfigError, RouterConfig, TokensSettings, to_replica
+from router.events.keeper import Keeper
+from router.events.sources import BoundSources, DialSources, Sources
+from router.events.trust import Trust
+from router.events.zmq_bind import ZmqBind
+from router.events.zmq_source import DialTimes
+from router.index.memory import MemoryIndex
+from router.index.reservations import Reservations
+from router.metrics import Metrics, ReplicaSample
+from router.planner import Planner
+from router.proxy.forwarder import Forwarder
+from router.proxy.reply import Limits
+from router.record import Accounts
+from router.replicas import Member, Pool
+from router.replicas.discovery import Discovery, StaticDiscovery
+from router.replicas.health import Prober, ProbeTimes
+from router.routing import POLICIES, Speeds
+from router.supervise import Supervisor
+from router.tokens import (
+    BadTemplate,
+    ByModel,
+    FallbackTokenizer,
+    LocalTokenizer,
+    NullTokenizer,
+    RemoteLimits,
+    RemoteTokenizer,
+    Tokenizer,
+    UnusableModelDir,
+)
+from router.tokens import Limits as TokenLimits
+
+CATCH_UP_S: Final = 10.0
+"""After this long a router is ready though an index still catches up: late is better than never."""
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Whether new connections are wanted."""
+
+    started: float
+    is_draining: bool = False
+
+    def withdraw(self) -> None:
+        self.is_draining = True
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The one owner. Handlers read it; nothing replaces a part after `open`."""
+
+    clock: Callable[[], float]
+    pool: Pool
+    index: MemoryIndex
+    reservations: Reservations
+    speeds: Speeds
+    planner: Planner
+    forwarder: Forwarder
+    keeper: Keeper
+    prober: Prober
+    metrics: Metrics
+    accounts: Accounts
+    readiness: Readiness
+    supervisor: Supervisor
+    policy_name: str
+    session_headers: tuple[str, ...]
+    decision_headers: bool
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, config: RouterConfig) -> AsyncIterator[Runtime]:
+        """Build, start the background tasks, and on leaving end and close all."""
+        async with AsyncExitStack() as stack:
+            runtime = await _build(config, stack)
+            replicas = [to_replica(settings) for settings in config.replicas]
+            discovery = StaticDiscovery(replicas)
+            runtime.supervisor.run("discovery", lambda: runtime.follow_discovery(discovery))
+            yield runtime
+
+    @property
+    def crashed(self) -> asyncio.Future[None]:
+        return self.supervisor.crashed
+
+    async def follow_discovery(self, discovery: Discovery) -> None:
+        """Give each replica that joins its tasks, and take them from each that leaves."""
+        async for replicas in discovery.watch():
+            changes = self.pool.reconcile(replicas)
+            for member in changes.left:
+                await self._leave(member)
+            for member in changes.joined:
+                self._join(member)
+
+    def suspect(self, replica_id: str, error: str) -> None:
+        """Traffic found a replica unreachable: out of the choice until a probe succeeds."""
+        self.pool.mark_down(replica_id, error)
+        self.prober.hurry(replica_id)
+
+    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
+        """Compare a prediction with what the engine reported; too many misses clear the index."""
+        size = min(self.index.block_sizes(replica_id), default=0)
+        if size and self.keeper.of(replica_id).trust.observe_hit(
+            predicted_tokens // size, hit_tokens // size
+        ):
+            self.index.clear(replica_id)
+
+    def in_flight(self) -> int:
+        return sum(self.reservations.in_flight(member.id) for member in self.pool)
+
+    def obstacle(self) -> str | None:
+        """Why a request sent now would be served badly, or None."""
+        if self.readiness.is_draining:
+            return "draining"
+        healthy = [member for member in self.pool if member.is_healthy]
+        if not healthy:
+            return "no replica is up"
+        if self.clock() - self.readiness.started > CATCH_UP_S:
+            return None
+        waiting = [m.id for m in self.pool if self._is_learning(m)]
+        return f"learning what {', '.join(waiting)} hold" if waiting else None
+
+    def samples(self) -> Iterator[ReplicaSample]:
+        """Each replica as `/metrics` shows it."""
+        for member in self.pool:
+            watched = self.keeper.of(member.id)
+            yield ReplicaSample(
+                replica=member.id,
+                is_healthy=member.is_healthy,
+                in_flight=self.reservations.in_flight(member.id),
+                queued_tokens=self.reservations.load(member.id).queued_tokens,
+                index_blocks=self.index.replicas().get(member.id, 0),
+                trust=watched.trust.trust,
+                frames=watched.counters.frames,
+                gaps=watched.counters.gaps,
+                resyncs=watched.counters.replays,
+            )
+
+    def describe_replicas(self) -> list[dict[str, Any]]:
+        """Each replica as `/debug/replicas` shows it."""
+        return [self._describe(member) for member in self.pool]
+
+    def _describe(self, member: Member) -> dict[str, Any]:
+        watched, load = self.keeper.of(member.id), self.reservations.load(member.id)
+        return {
+            "id": member.id,
+            "url": member.replica.url,
+            "events_url": member.replica.events_url,
+            "is_healthy": member.is_healthy,
+            "last_error": member.last_error,
+            "models": sorted(member.models),
+            "trust": watched.trust.trust,
+            "trust_reason": watched.trust.reason,
+            "epoch": watched.trust.epoch,
+            "event_counters": watched.counters,
+            "index_blocks": self.index.replicas().get(member.id, 0),
+            "block_sizes": sorted(self.index.block_sizes(member.id)),
+            "load": load,
+            "in_flight": load.in_flight,
+            "ttft_model": self.speeds.of(member.id),
+        }
+
+    def _is_learning(self, member: Member) -> bool:
+        trust = self.keeper.of(member.id).trust
+        is_first_probe = not member.is_healthy and member.last_error == "not probed yet"
+        return is_first_probe or (member.is_healthy and trust.trust is Trust.CATCHING_UP)
+
+    def _join(self, member: Member) -> None:
+        self.supervisor.run(f"health {member.id}", lambda: self.prober.watch(member))
+        self.supervisor.run(f"events {member.id}", lambda: self.keeper.keep(member))
+
+    async def _leave(self, member: Member) -> None:
+        for task in ("health", "events"):
+            await self.supervisor.stop(f"{task} {member.id}")
+        self.index.forget(member.id)
+        self.speeds.forget(member.id)
+
+
+RUNTIME: Final = web.AppKey("runtime", Runtime)
+
+
+async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
+    clock, rng = time.monotonic, Random()
+    session = await stack.enter_async_context(
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    )
+    forwarder = Forwarder(_limits(config), clock)
+    stack.push_async_callback(forwarder.aclose)
+    context = zmq.asyncio.Context()
+    stack.callback(context.destroy, linger=0)
+    dial = DialSources(context, session, DialTimes(replay_s=config.events.replay_timeout_s))
+    pool, reservations, speeds = Pool(clock), Reservations(clock), Speeds()
+    index = MemoryIndex(clock=clock, max_blocks=config.index.max_blocks)
+    runtime: Runtime
+    metrics = Metrics(lambda: runtime.samples())
+    supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
+    keeper = Keeper(index, _sources(config, dial, supervisor))
+    pool.on_health.append(keeper.health_changed)
+    planner = Planner(
+        pool=pool,
+        index=index,
+        reservations=reservations,
+        speeds=speeds,
+        tokenizer=_tokenizer(config.tokens, session, pool, rng),
+        policy=POLICIES[config.routing.policy](rng),
+        clock=clock,
+    )
+    runtime = Runtime(
+        clock=clock,
+        pool=pool,
+        index=index,
+        reservations=reservations,
+        speeds=speeds,
+        planner=planner,
+        forwarder=forwarder,
+        keeper=keeper,
+        prober=Prober(pool, session, _probe_times(config), rng),
+        metrics=metrics,
+        accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
+        readiness=Readiness(clock()),
+        supervisor=supervisor,
+        policy_name=config.routing.policy,
+        session_headers=config.routing.session_headers,
+        decision_headers=config.listen.decision_headers,
+    )
+    return runtime
+
+
+def _sources(config: RouterConfig, dial: DialSources, supervisor: Supervisor) -> Sources:
+    if config.events.bind is None:
+        return dial
+    bind = ZmqBind(dial.context, config.events.bind)
+    supervisor.run("bind", bind.run)
+    return BoundSources(bind, dial)
+
+
+def _tokenizer(
+    settings: TokensSettings, session: aiohttp.ClientSession, pool: Pool, rng: Random
+) -> Tokenizer:
+    """Local where a directory is given, else a replica's; the local one's failures go there too."""
+    deadline_s = settings.deadline_ms / 1e3
+    directories = {*settings.models.values(), *filter(None, [settings.default])}
+    share = settings.memo_bytes // (len(directories) + 1)
+    remote: Tokenizer = NullTokenizer()
+    if settings.remote:
+        remote = RemoteTokenizer(
+            session,
+            lambda model: [member.replica.url for member in pool.available(model)],
+            rng=rng,
+            limits=RemoteLimits(deadline_s=deadline_s, memo_bytes=share),
+        )
+    limits = TokenLimits(deadline_s=deadline_s, memo_bytes=share)
+    local: dict[str | None, Tokenizer] = {
+        path: FallbackTokenizer([_load(path, limits), remote]) for path in directories
+    }
+    return ByModel(
+        {model: local[path] for model, path in settings.models.items()},
+        local.get(settings.default, remote),
+    )
+
+
+def _load(path: str, limits: TokenLimits) -> LocalTokenizer:
+    try:
+        return LocalTokenizer.load(Path(path), limits=limits)
+    except (UnusableModelDir, BadTemplate, OSError) as exc:
+        raise ConfigError(f"tokens: {exc}") from exc
+
+
+def _limits(config: RouterConfig) -> Limits:
+    forward = config.forward
+    return Limits(
+        connect_timeout_s=forward.connect_timeout_s,
+        first_byte_timeout_s=forward.first_byte_timeout_s,
+        idle_timeout_s=forward.idle_timeout_s,
+        high_water_bytes=forward.buffer_bytes,
+    )
+
+
+def _probe_times(config: RouterConfig) -> ProbeTimes:
+    health = config.health
+    return ProbeTimes(health.interval_s, health.retry_interval_s, health.timeout_s, health.failures)
