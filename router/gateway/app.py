@@ -44,7 +44,7 @@ def build_app(runtime: Runtime, max_body_bytes: int) -> web.Application:
 def _border(max_body_bytes: int) -> Middleware:
     @web.middleware
     async def border(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request_id = request["request_id"] = request_id_of(request)
+        request_id = request[replies.REQUEST_ID] = request_id_of(request)
         try:
             return await handler(request)
         except RouterError as exc:

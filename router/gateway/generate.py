@@ -22,8 +22,7 @@ LONGEST_REQUEST_ID = 128
 async def generate(request: web.Request) -> web.StreamResponse:
     """Serve one generation. Whatever happens, one record leaves and the claim is let go."""
     runtime = request.app[RUNTIME]
-    request_id = request["request_id"]
-    with runtime.accounts.open(request_id) as record:
+    with runtime.accounts.open(request[replies.REQUEST_ID]) as record:
         record.path = request.path
         body = await request.read()
         generation = parse_generation(request.path, request.headers, body, runtime.session_headers)

@@ -14,6 +14,7 @@ from router.errors import (
     RouterError,
 )
 
+REQUEST_ID: Final = web.RequestKey("request_id", str)
 REQUEST_ID_HEADER: Final = "x-request-id"
 REPLICA_HEADER: Final = "x-warmgate-replica"
 MATCHED_BLOCKS_HEADER: Final = "x-warmgate-matched-blocks"

@@ -32,7 +32,8 @@ async def busiest(run: Fleet) -> str | None:
 
 
 async def all_decode(run: Fleet, count: int) -> bool:
-    return sum(row["load"]["running"] for row in (await run.replicas()).values()) == count
+    rows = (await run.replicas()).values()
+    return bool(sum(row["load"]["running"] for row in rows) == count)
 
 
 async def test_only_streams_that_had_begun_are_lost_and_the_replica_comes_back():

@@ -8,7 +8,8 @@ from router.supervise import Supervisor
 
 
 async def test_an_expected_failure_starts_the_task_over():
-    restarts, runs, again = [], [], asyncio.Event()
+    restarts: list[str] = []
+    runs, again = [], asyncio.Event()
 
     async def work():
         runs.append(1)
@@ -54,8 +55,12 @@ async def test_stopping_waits_for_the_tasks_own_clean_up():
     assert cleaned == [True, True]
 
 
+async def forever():
+    await asyncio.Event().wait()
+
+
 async def test_a_name_is_used_once():
     async with Supervisor() as supervisor:
-        supervisor.run("x", asyncio.Event().wait)
+        supervisor.run("x", forever)
         with pytest.raises(ValueError, match="already"):
-            supervisor.run("x", asyncio.Event().wait)
+            supervisor.run("x", forever)

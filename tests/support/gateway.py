@@ -1,0 +1,51 @@
+"""A gateway in this process, in front of whatever replicas a test has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from router.config import parse_config
+from router.gateway.app import build_app
+from router.runtime import Runtime
+from tests.support.processes import MODEL_DIR, until
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running gateway; `client` is a session whose base URL it is."""
+
+    url: str
+    runtime: Runtime
+    client: aiohttp.ClientSession
+
+
+@asynccontextmanager
+async def gateway(
+    replicas: Sequence[dict[str, Any]], *, is_ready: bool = True, **sections: dict[str, Any]
+) -> AsyncIterator[Gateway]:
+    """Serve `replicas` (settings of each) until the block ends; `sections` override settings."""
+    tree: dict[str, Any] = {"tokens": {"default": str(MODEL_DIR)}, **sections}
+    config = parse_config({**tree, "replicas": list(replicas)})
+    async with Runtime.open(config) as runtime:
+        app = build_app(runtime, config.listen.max_body_bytes)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            async with aiohttp.ClientSession(url) as client:
+                if is_ready:
+                    await until(lambda: _no_obstacle(runtime))
+                yield Gateway(url, runtime, client)
+        finally:
+            await runner.cleanup()
+
+
+async def _no_obstacle(runtime: Runtime) -> bool:
+    return runtime.obstacle() is None
