@@ -1,0 +1,26 @@
+"""Text → the ids that the engine will see."""
+
+from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
+from router.tokens.local import EngineFlags, Limits, LocalTokenizer
+from router.tokens.model_dir import UnusableModelDir
+from router.tokens.protocol import FINAL, Reason, TokenizeFailed, Tokenizer
+from router.tokens.remote import RemoteLimits, RemoteTokenizer
+from router.tokens.template import BadTemplate, ChatTemplate
+
+__all__ = [
+    "FINAL",
+    "BadTemplate",
+    "ByModel",
+    "ChatTemplate",
+    "EngineFlags",
+    "FallbackTokenizer",
+    "Limits",
+    "LocalTokenizer",
+    "NullTokenizer",
+    "Reason",
+    "RemoteLimits",
+    "RemoteTokenizer",
+    "TokenizeFailed",
+    "Tokenizer",
+    "UnusableModelDir",
+]

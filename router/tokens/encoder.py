@@ -1,0 +1,159 @@
+"""Text → ids, exactly as `tokenizers` encodes the whole text, at the price of what is new in it.
+
+A tokenizer cuts a text at its added tokens ("<|im_end|>") before it does anything else, and what
+lies between two of them is encoded on its own. So the next turn of a conversation needs only its
+new pieces; the others come from a memo. A piece begins with its added token, because some
+pre-tokenizers treat the very first text of an input in another way (Metaspace, "first").
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from router.blocks import as_tokens
+from router.blocks.hashing import BYTES_PER_TOKEN
+from router.tokens.memo import Memo
+from router.tokens.prompt import Truncation
+
+MAX_PIECES: Final = 4096
+"""A text with more added tokens than this is encoded whole: somebody is playing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Ids that the post-processor puts before and after a text (BOS, EOS)."""
+
+    before: bytes = b""
+    after: bytes = b""
+
+    def put_around(self, ids: bytes, truncation: Truncation | None = None) -> bytes:
+        """Add the edges, truncated as the engine does it.
+
+        Without a side, its tokenizer cuts the text's ids and keeps the edges whole; with one, the
+        engine cuts the whole prompt.
+        """
+        if truncation is None:
+            return self.before + ids + self.after
+        if truncation.side is not None:
+            return truncation.slice_ids(self.before + ids + self.after)
+        added = (len(self.before) + len(self.after)) // BYTES_PER_TOKEN
+        room = Truncation(max(0, truncation.keep - added))
+        return self.before + room.slice_ids(ids) + self.after
+
+
+NO_EDGES: Final = Edges()
+
+
+class Encoder:
+    """A tokenizer with a memo of pieces."""
+
+    def __init__(self, tokenizer: Tokenizer, memo: Memo[str]) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._memo = memo
+        self._boundary = _boundary(tokenizer)
+        self.edges = _edges(tokenizer)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether texts are cut into pieces; otherwise each is remembered whole."""
+        return self._boundary is not None
+
+    def pieces(self, text: str) -> list[str]:
+        """Cut a text so that the pieces' ids in a row are the text's ids."""
+        if self._boundary is None:
+            return [text] if text else []
+        found = self._boundary.finditer(text)
+        starts = [match.start() for match in islice(found, MAX_PIECES)]
+        if len(starts) == MAX_PIECES:
+            return [text]
+        bounds = [0, *starts, len(text)]
+        return [text[a:b] for a, b in pairwise(bounds) if a < b]
+
+    def recall(self, pieces: Iterable[str]) -> list[bytes | None]:
+        """Ids of each piece; None for one that has to be encoded."""
+        return [self._memo.get(piece) for piece in pieces]
+
+    def remember(self, fresh: Mapping[str, bytes]) -> None:
+        for piece, ids in fresh.items():
+            self._memo.put(piece, ids)
+
+    def encode_pieces(self, pieces: Iterable[str]) -> dict[str, bytes]:
+        """Encode without the memo; this alone may run in another thread."""
+        return {piece: _ids(self._tokenizer, piece) for piece in pieces}
+
+
+def _ids(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> bytes:
+    # The batch call lets go of the GIL; `encode` holds it for as long as it takes.
+    [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    return as_tokens(encoding.ids).tobytes()
+
+
+def _boundary(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """A pattern that finds added tokens exactly where the tokenizer finds them; None: no cuts.
+
+    Tokens that match on normalized text are looked for later, inside a piece. Those that look at
+    their neighbours (`single_word`) or take the space before them (`lstrip`) reach across a cut.
+    """
+    added = [token for token in tokenizer.get_added_tokens_decoder().values() if token.content]
+    early = [token for token in added if not token.normalized]
+    if not early or any(token.lstrip or token.single_word for token in early):
+        return None
+    cuts = _cut_tokens(early)
+    if any(token.rstrip for token in early) and any(text[0].isspace() for text in cuts):
+        return None
+    return re.compile(_longest_of(sorted(cuts)))
+
+
+def _cut_tokens(early: list[AddedToken]) -> set[str]:
+    """Special tokens; all tokens, if another kind could hide a special one by an overlap."""
+    everything = {token.content for token in early}
+    special = {token.content for token in early if token.special}
+    others = everything - special
+    if not special or any(_hides(other, text) for other in others for text in special):
+        return everything
+    return special
+
+
+def _hides(other: str, text: str) -> bool:
+    """Whether a match of `other` can begin before `text`, or at it and longer, and overlap it."""
+    if other.startswith(text):
+        return True
+    tails = (other[at:] for at in range(1, len(other)))
+    return any(text.startswith(tail) or tail.startswith(text) for tail in tails)
+
+
+def _longest_of(words: list[str]) -> str:
+    """A regex for the longest of the words that matches, as a trie: there may be hundreds."""
+    tails: dict[str, list[str]] = {}
+    for word in words:
+        if word:
+            tails.setdefault(word[0], []).append(word[1:])
+    branches = [re.escape(head) + _longest_of(rest) for head, rest in tails.items()]
+    if not branches:
+        return ""
+    if len(branches) == 1 and "" not in words:
+        return branches[0]
+    return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
+
+
+def _edges(tokenizer: Tokenizer) -> Edges | None:
+    """Read off what the post-processor adds; None if it does more than put ids around a text."""
+    edges: set[Edges] = set()
+    for probe in ("a", "b c"):
+        plain = array("I", _ids(tokenizer, probe))
+        full = array("I", _ids(tokenizer, probe, add_special_tokens=True))
+        starts = [i for i in range(len(full)) if full[i : i + len(plain)] == plain]
+        if not plain or not starts:
+            return None
+        before, after = full[: starts[-1]], full[starts[-1] + len(plain) :]
+        edges.add(Edges(before.tobytes(), after.tobytes()))
+    return edges.pop() if len(edges) == 1 else None

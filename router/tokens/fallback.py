@@ -1,0 +1,48 @@
+"""Tokenizers made of tokenizers: one after the other, one per model, none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from router.openai.generation import Generation
+from router.tokens.protocol import FINAL, Reason, TokenizeFailed, Tokenizer
+
+
+class NullTokenizer:
+    """For models whose prompts are routed without ids."""
+
+    async def tokenize(self, generation: Generation) -> bytes:
+        raise TokenizeFailed(Reason.UNAVAILABLE)
+
+
+class FallbackTokenizer:
+    """The first tokenizer that succeeds; the last one's reason if none does.
+
+    A reason that lies in the prompt ends the search: the next tokenizer would say the same.
+    """
+
+    def __init__(self, tokenizers: Sequence[Tokenizer]) -> None:
+        self._tokenizers = tuple(tokenizers)
+
+    async def tokenize(self, generation: Generation) -> bytes:
+        failure = TokenizeFailed(Reason.UNAVAILABLE)
+        for tokenizer in self._tokenizers:
+            try:
+                return await tokenizer.tokenize(generation)
+            except TokenizeFailed as exc:
+                if exc.reason in FINAL:
+                    raise
+                failure = exc
+        raise failure
+
+
+class ByModel:
+    """Each model's own tokenizer, by the name in the request; `default` for all other names."""
+
+    def __init__(self, tokenizers: Mapping[str, Tokenizer], default: Tokenizer) -> None:
+        self._tokenizers = dict(tokenizers)
+        self._default = default
+
+    async def tokenize(self, generation: Generation) -> bytes:
+        tokenizer = self._tokenizers.get(generation.model, self._default)
+        return await tokenizer.tokenize(generation)

@@ -1,0 +1,105 @@
+"""The files of a model directory that say how text becomes ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+SPECIAL_TOKENS: Final = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+DEFAULT_TEMPLATE: Final = "default"
+TOOL_TEMPLATE: Final = "tool_use"
+
+
+class UnusableModelDir(Exception):
+    """A file is missing or cannot be read; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDir:
+    """What was found. `templates`: sources by name; empty if the model has no chat template."""
+
+    tokenizer: Tokenizer
+    special_tokens: Mapping[str, str]
+    templates: Mapping[str, str]
+
+
+def read_model_dir(path: Path) -> ModelDir:
+    """Read tokenizer.json and, where present, tokenizer_config.json and the template files."""
+    config = _json_object(path / "tokenizer_config.json")
+    special = _special_tokens({**_json_object(path / "special_tokens_map.json"), **config})
+    tokenizer = _tokenizer(path / "tokenizer.json")
+    _follow_bos_and_eos_flags(tokenizer, config, special)
+    return ModelDir(tokenizer, special, _templates(path, config.get("chat_template")))
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    if not file.is_file():
+        raise UnusableModelDir(f"{file} is missing")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as exc:
+        raise UnusableModelDir(f"{file} cannot be read: {exc}") from exc
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as exc:
+        raise UnusableModelDir(f"{file} cannot be read: {exc}") from exc
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in SPECIAL_TOKENS:
+        token = config.get(name)
+        if isinstance(token, dict):  # a serialized AddedToken
+            token = token.get("content")
+        if isinstance(token, str):
+            found[name] = token
+    return found
+
+
+def _follow_bos_and_eos_flags(
+    tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]
+) -> None:
+    """`transformers` lets add_bos_token and add_eos_token win over tokenizer.json."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+    form, ids = ["$A"], []
+    for flag, name, at in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", 2)):
+        token = special.get(name) if config.get(flag) else None
+        number = None if token is None else tokenizer.token_to_id(token)
+        if token is not None and number is not None:
+            form.insert(at, token)
+            ids.append((token, number))
+    tokenizer.post_processor = TemplateProcessing(single=form, special_tokens=ids)
+
+
+def _templates(path: Path, configured: Any) -> dict[str, str]:
+    """Template files win over the configuration, as in `transformers`."""
+    templates: dict[str, str] = {}
+    if isinstance(configured, str):
+        templates[DEFAULT_TEMPLATE] = configured
+    elif isinstance(configured, list):
+        for entry in configured:
+            templates[str(entry["name"])] = str(entry["template"])
+    files = {DEFAULT_TEMPLATE: path / "chat_template.jinja"}
+    files |= {file.stem: file for file in sorted(path.glob("additional_chat_templates/*.jinja"))}
+    found = {name: file.read_text("utf-8") for name, file in files.items() if file.is_file()}
+    return found or templates

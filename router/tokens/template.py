@@ -1,0 +1,195 @@
+"""Chat templates, rendered as `transformers` renders them inside vLLM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from router.tokens.content_format import iterates_over_content
+from router.tokens.conversation import Message, conversation, tool_schemas, without_developer
+from router.tokens.prompt import ChatPrompt
+from router.tokens.protocol import Reason, TokenizeFailed
+
+Clock = Callable[[], datetime]
+
+CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Marks the end of a message that the model continues. A template that strips loses its space."""
+
+FAILURES: Final = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""What a template's own expressions can raise."""
+
+
+class BadTemplate(Exception):
+    """The template itself does not compile."""
+
+
+class TemplateFailed(TokenizeFailed):
+    """The template broke on a conversation. `where`: type of error and line, without any text."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(Reason.TEMPLATE_ERROR)
+        self.where = where
+
+
+class ChatTemplate:
+    """One compiled template. `parts`: give it content as parts; None: as its syntax suggests."""
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        clock: Clock = datetime.now,
+        parts: bool | None = None,
+    ) -> None:
+        environment = _environment(clock)
+        try:
+            tree = environment.parse(source)
+            self._template = environment.from_string(source)
+        except (jinja2.TemplateSyntaxError, RecursionError) as exc:
+            raise BadTemplate(str(exc)) from exc
+        self.parts = iterates_over_content(tree) if parts is None else parts
+        self._knows_developer = '"developer"' in source or "'developer'" in source
+        self._reads_content = "content" in source
+        self._special_tokens = dict(special_tokens)
+
+    def render(self, prompt: ChatPrompt, max_chars: int) -> str:
+        """The text that the engine tokenizes. Raises TokenizeFailed.
+
+        Longer than `max_chars`: TOO_LARGE, and rendering stops there.
+        """
+        messages = conversation(prompt.messages, parts=self.parts)
+        if not self._knows_developer:
+            messages = without_developer(messages)
+        final = self._open_final(messages, prompt) if prompt.continue_final_message else None
+        variables: dict[str, Any] = {
+            "documents": None,
+            **self._special_tokens,
+            **prompt.variables,
+            "messages": messages,
+            "tools": None if prompt.tools is None else tool_schemas(prompt.tools),
+            "add_generation_prompt": prompt.add_generation_prompt,
+        }
+        text = self._run(variables, max_chars)
+        return text if final is None else _cut_after(text, final)
+
+    def _open_final(self, messages: list[Message], prompt: ChatPrompt) -> str:
+        """Tag the end of the last text and return that text."""
+        if prompt.add_generation_prompt or not self._reads_content:
+            raise TokenizeFailed(Reason.INVALID)
+        last = messages[-1]
+        content = last["content"]
+        if isinstance(content, str):
+            last["content"] = content + CONTINUE_TAG
+            return content
+        for part in reversed(content):
+            if "text" in part:
+                text: str = part["text"]
+                part["text"] = text + CONTINUE_TAG
+                return text
+        raise TokenizeFailed(Reason.INVALID)
+
+    def _run(self, variables: dict[str, Any], max_chars: int) -> str:
+        chunks: list[str] = []
+        room = max_chars
+        try:
+            for chunk in self._template.generate(variables):
+                room -= len(chunk)
+                if room < 0:
+                    raise TokenizeFailed(Reason.TOO_LARGE)
+                chunks.append(chunk)
+        except _Refused as exc:
+            raise TokenizeFailed(Reason.INVALID) from exc
+        except FAILURES as exc:
+            raise TemplateFailed(_where(exc)) from exc
+        return "".join(chunks)
+
+
+class _Refused(jinja2.TemplateError):
+    """`raise_exception(...)` was called: the template objects to the conversation."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks an assistant's text for training; here it is its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+def _environment(clock: Clock) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+
+    def strftime_now(form: str) -> str:
+        return clock().strftime(form)
+
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = strftime_now
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter would escape HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refused(message)
+
+
+def _cut_after(text: str, final: str) -> str:
+    """Cut a rendered text behind the tagged message."""
+    tag = CONTINUE_TAG.strip()
+    at = text.rfind(tag)
+    if at < 0 or final.strip() not in text:
+        raise TokenizeFailed(Reason.INVALID)
+    head = text[:at]
+    return head if text.startswith(CONTINUE_TAG, at) else head.rstrip()
+
+
+def _where(exc: BaseException) -> str:
+    """Type and template line of an error. Its words could quote a prompt."""
+    line = None
+    trace = exc.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return type(exc).__name__ if line is None else f"{type(exc).__name__} in line {line}"
