@@ -1,0 +1,69 @@
+"""`warmgate-load`: load tests for OpenAI-compatible servers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import uvloop
+from rich.console import Console
+
+from loadgen import compare, demo, run
+from loadgen.calibrate import TargetError
+from loadgen.measure import Surroundings
+from loadgen.options import UsageError
+from loadgen.stack import StackError
+from loadgen.workload.trace import TraceError
+
+EXIT_USAGE = 2
+EXIT_STOPPED = 130
+STOP_GRACE_S = 15.0
+"""After a signal: time to print what there is and to end the processes that were started."""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """All commands; each sets `run` to a coroutine (args, console, surroundings) → exit code."""
+    parser = argparse.ArgumentParser(prog="warmgate-load", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (run, compare, demo):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: all answered; 1: something failed; 2: wrong options, or the target cannot be measured;
+    130: stopped by a signal."""
+    args = make_parser().parse_args(argv)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(args))
+    except (UsageError, TraceError, TargetError, StackError, ValueError) as exc:
+        sys.stderr.write(f"warmgate-load: {exc}\n")
+        return EXIT_USAGE
+
+
+async def _run(args: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    around = Surroundings(console=Console(stderr=True), clock=time.perf_counter, stop=stop)
+    command = asyncio.ensure_future(args.run(args, Console(), around))
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({command, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not command.done():
+        await asyncio.wait({command}, timeout=STOP_GRACE_S)
+        command.cancel()
+    await asyncio.wait({command})
+    if command.cancelled() or stop.is_set():
+        return EXIT_STOPPED
+    return int(command.result())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

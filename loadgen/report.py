@@ -1,0 +1,199 @@
+"""What a person reads (a table with its definitions under it) and what a program reads (JSON)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from loadgen.quantiles import Quantiles
+from loadgen.record import Record
+from loadgen.reply import BY_TEXT, DELTAS
+from loadgen.summary import Summary
+
+DEFINITIONS: Final = {
+    "TTFT": "scheduled arrival -> first non-empty content, reasoning or tool-call delta",
+    "TTFT sent": "the same, from sending; differs when --max-concurrency holds requests back",
+    "ITL": "gap between two reads with tokens / tokens in the later one, one value per token",
+    "TPOT": "(last - first token) / (tokens - those that came with the first one), per request",
+    "E2E": "scheduled arrival -> last token",
+    "P95 (failed = inf)": "failed requests and turns never sent count as infinitely slow",
+    "percentile": "linear interpolation on raw samples; in brackets a 95 % interval of P95",
+    "output tok/s": "completion tokens of answered requests / (first due -> last end)",
+    "hit rate": "cached / prompt tokens as the engine reported them, over answered requests",
+    "hit-rate bound": "one unlimited cache for all; full blocks, at most the prompt less a token",
+    "load spread": "requests of the busiest replica / mean over replicas",
+    "send lag": "sent - scheduled; client-bound when its p99 without the cap's wait is above 50 ms"
+    " or the event loop's p99 lag above 25 ms",
+    "failure": "no 200, an error inside the stream, no end of it, no token, or a timeout",
+}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The JSON document. `parameters`: what another person needs to repeat the run."""
+
+    version: str
+    started_at: str
+    label: str
+    url: str
+    model: str
+    parameters: dict[str, object]
+    summary: Summary
+    definitions: dict[str, str] = DEFINITIONS
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The tables, the remarks that the figures need, the definitions."""
+    summary = report.summary
+    console.print(latency_table(report))
+    console.print(overview_table(summary))
+    if summary.replicas:
+        console.print(replica_table(summary))
+    for remark in remarks(summary):
+        console.print(escape(remark), highlight=False)
+    print_definitions(console)
+
+
+def print_definitions(console: Console) -> None:
+    """One line each, so that nobody has to guess what was measured."""
+    for name, text in DEFINITIONS.items():
+        console.print(f"[dim]{name}: {escape(text)}[/dim]", highlight=False, soft_wrap=True)
+
+
+def latency_table(report: Report) -> Table:
+    """Percentiles by metric, in milliseconds."""
+    latency = report.summary.latency_ms
+    title = f"{report.label}: milliseconds"
+    table = Table("", "n", "mean", "P50", "P90", "P95", "P99", box=box.SIMPLE_HEAD, title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    _row(table, "TTFT", latency.ttft)
+    if report.parameters.get("max_concurrency"):
+        _row(table, "TTFT sent", latency.ttft_sent)
+    if latency.ttft_content.p50 != latency.ttft.p50:
+        _row(table, "TTFT content", latency.ttft_content)
+    _row(table, "ITL", latency.itl)
+    _row(table, "chunk gap", latency.chunk_gap)
+    _row(table, "TPOT", latency.tpot)
+    _row(table, "E2E", latency.e2e)
+    if report.parameters.get("max_concurrency"):
+        _row(table, "E2E sent", latency.e2e_sent)
+    return table
+
+
+def overview_table(summary: Summary) -> Table:
+    """Everything that is one number."""
+    table = Table(box=None, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in overview(summary):
+        table.add_row(name, escape(value))
+    return table
+
+
+def overview(summary: Summary) -> list[tuple[str, str]]:
+    """(name, value) rows that `run` and `compare` share."""
+    latency, client, lengths = summary.latency_ms, summary.client, summary.lengths
+    interval = latency.ttft.p95_ci
+    return [
+        ("P95 TTFT (95 % interval)", "-" if interval is None else " .. ".join(map(ms, interval))),
+        ("P95 TTFT (failed = inf)", ms(latency.ttft_failed_inf.p95)),
+        ("P95 E2E (failed = inf)", ms(latency.e2e_failed_inf.p95)),
+        ("requests", f"{summary.ok} of {summary.planned} in {summary.duration_s:.1f} s"),
+        ("requests/s", f"{summary.requests_per_s:.2f}"),
+        ("errors", _errors(summary)),
+        ("output tok/s", f"{summary.output_tokens_per_s:.1f}"),
+        ("prompt tokens, mean", f"{lengths.input:.0f} (asked {lengths.asked_input:.0f})"),
+        ("output tokens, mean", f"{lengths.output:.1f} (asked {lengths.asked_output:.1f})"),
+        ("hit rate", share(summary.hit_rate)),
+        ("hit-rate bound", share(summary.hit_rate_bound)),
+        ("load spread", "-" if summary.load_spread is None else f"{summary.load_spread:.2f}"),
+        ("send lag p50 / p99", f"{client.send_lag_ms_p50:.1f} / {client.send_lag_ms_p99:.1f} ms"),
+        ("event loop lag p99", f"{client.loop_lag_ms_p99:.1f} ms, CPU {client.cpu:.0%} of a core"),
+        ("client-bound", "YES: the client was too slow" if client.is_bound else "no"),
+    ]
+
+
+def replica_table(summary: Summary) -> Table:
+    """Who answered how much."""
+    columns = ("replica", "requests", "prompt tokens", "of them computed", "output tokens")
+    table = Table(*columns, box=box.SIMPLE_HEAD)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for one in summary.replicas:
+        figures = (one.requests, one.prompt_tokens, one.uncached_tokens, one.output_tokens)
+        table.add_row(escape(one.id), *(f"{figure:,}" for figure in figures))
+    return table
+
+
+def remarks(summary: Summary) -> list[str]:
+    """Sentences that the figures must not be read without."""
+    found = [f"error: {example}" for example in summary.error_examples]
+    if summary.is_stopped:
+        found.append("stopped early: requests that were open are not in these figures")
+    if summary.hit_rate is None and summary.ok:
+        found.append(
+            "hit rate: the engine reports no cached_tokens (vLLM: --enable-prompt-tokens-details)"
+        )
+    if summary.token_sources.get(DELTAS):
+        found.append("tokens: no usage in the stream, so each delta counts as one token")
+    if summary.token_sources.get(BY_TEXT):
+        found.append(
+            "ITL: deltas hold several tokens; shared out by text (exact: --usage-per-chunk)"
+        )
+    if summary.client.is_bound:
+        found.append(
+            "client-bound: latencies include this program's own delay; use less load or more CPU"
+        )
+    return found
+
+
+def write_json(path: Path, document: object) -> None:
+    """Indented, with parents made; `document` is anything msgspec can encode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def write_jsonl(path: Path, records: Iterable[Record]) -> None:
+    """One record a line, in the order in which they ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    encode = msgspec.json.Encoder().encode
+    with path.open("wb") as lines:
+        lines.writelines(encode(record) + b"\n" for record in records)
+
+
+def ms(value: float | str | None) -> str:
+    """One decimal below 100 ms; "-" for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def share(value: float | None) -> str:
+    """A part of one in percent."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _row(table: Table, name: str, values: Quantiles) -> None:
+    cells: Sequence[float | str | None] = (
+        values.mean,
+        values.p50,
+        values.p90,
+        values.p95,
+        values.p99,
+    )
+    table.add_row(name, str(values.n), *(ms(cell) for cell in cells))
+
+
+def _errors(summary: Summary) -> str:
+    kinds = ", ".join(f"{kind}: {count}" for kind, count in summary.errors_by_kind.items())
+    text = str(summary.errors) + (f" ({kinds})" if kinds else "")
+    return text + (f", {summary.unsent} turns never sent" if summary.unsent else "")

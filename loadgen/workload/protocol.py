@@ -1,0 +1,64 @@
+"""What a workload is: sessions with a start, each a list of turns. No server, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One chat message, encoded as the API wants it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is added to a conversation before the model is asked again."""
+
+    messages: tuple[Message, ...]
+    max_tokens: int
+    input_tokens: int
+    """What the workload wished the whole prompt to be, or 0 where history makes it unknown."""
+
+    think_s: float = 0.0
+    """Pause after the answer before; of no use in a first turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Turns that build on each other: a turn is due `think_s` after the answer before it."""
+
+    id: str
+    start_s: float
+    turns: tuple[Turn, ...]
+
+
+class Workload(Protocol):
+    """A finite, repeatable schedule: the same parameters give the same sessions, byte for byte."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requests(self) -> int:
+        """How many requests all the sessions make."""
+
+    @property
+    def parameters(self) -> Mapping[str, object]:
+        """For the report: what another person needs to repeat the run."""
+
+    def sessions(self) -> Iterator[Session]:
+        """In order of start, built as they are asked for: a trace's prompts may be gigabytes."""
+
+
+def salted(messages: tuple[Message, ...], salt: str) -> tuple[Message, ...]:
+    """Put `salt` in front of the first message, so that nothing an earlier run left can match."""
+    if not salt or not messages:
+        return messages
+    first = messages[0]
+    return (Message(first.role, f"{salt} {first.content}"), *messages[1:])

@@ -1,0 +1,43 @@
+"""When requests are due."""
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+
+from loadgen.arrival import arrival_times
+
+
+def gaps(kind: str, rate: float, n: int, burstiness: float = 1.0) -> list[float]:
+    times = list(itertools.islice(arrival_times(kind, rate, random.Random(1), burstiness), n + 1))
+    return [b - a for a, b in itertools.pairwise(times)]
+
+
+def test_constant_arrivals_do_not_drift():
+    times = itertools.islice(arrival_times("constant", 3.0, random.Random()), 3001)
+    assert list(times)[-1] == 1000.0
+
+
+@pytest.mark.parametrize(("burstiness", "variation"), [(1.0, 1.0), (0.25, 2.0), (4.0, 0.5)])
+def test_gaps_have_the_rate_and_the_burstiness_asked_for(burstiness, variation):
+    found = gaps("poisson", 5.0, 20_000, burstiness)
+    mean = statistics.mean(found)
+    assert mean == pytest.approx(0.2, rel=0.05)
+    assert statistics.stdev(found) / mean == pytest.approx(variation, rel=0.05)
+
+
+def test_infinite_rate_sends_all_at_once():
+    for kind in ("constant", "poisson"):
+        assert set(gaps(kind, math.inf, 10)) == {0.0}
+
+
+def test_same_seed_gives_the_same_times():
+    assert gaps("poisson", 5.0, 50) == gaps("poisson", 5.0, 50)
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("poisson", 0.0), ("poisson", -1.0), ("other", 1.0)])
+def test_what_cannot_be_a_schedule_is_refused(kind, rate):
+    with pytest.raises(ValueError, match=r"positive|unknown arrival"):
+        arrival_times(kind, rate, random.Random())
