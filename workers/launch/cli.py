@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 from workers.launch.environment import cpu_environment, is_cpu_only
@@ -142,7 +143,8 @@ def _launch(args: argparse.Namespace) -> Launch:
             topic=args.topic,
             drain_s=args.drain_timeout_s,
             on_cpu=on_cpu,
-        )
+        ),
+        SystemRandom(),
     )
 
 

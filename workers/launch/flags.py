@@ -4,12 +4,15 @@ import json
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
 from typing import Final
 
 ANY_PORT: Final = "0"
 DEFAULT_PORT: Final = "8000"
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")
 _DEFAULT_DRAIN_S: Final = 30
+_PORTS: Final = range(20_000, 30_000)
 
 _REFUSED: Final = {
     "--kv-events-config": "the launcher writes it; put --events, --replay or --topic before MODEL",
@@ -162,24 +165,35 @@ def is_bound_by_vllm(endpoint: str) -> bool:
     return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
 
 
-def with_ports_chosen(launch: Launch) -> Launch:
+def with_ports_chosen(launch: Launch, rng: Random) -> Launch:
     """The same launch, each port 0 replaced by one that was free a moment ago."""
-    free = _free_ports(3)
-    events, replay = (
-        endpoint.removesuffix(":0") + f":{port}" if endpoint.endswith(":0") else endpoint
-        for endpoint, port in zip((launch.events, launch.replay), free, strict=False)
-    )
+    events_port, replay_port, http_port = _free_ports(3, rng)
     flags = Flags(launch.flags)
     words = launch.flags
     if flags.value("--port") == ANY_PORT:
-        words = flags.replaced("--port", str(free[2]))
-    return replace(launch, events=events, replay=replay, flags=words)
+        words = flags.replaced("--port", str(http_port))
+    return replace(
+        launch,
+        events=_with_port(launch.events, events_port),
+        replay=_with_port(launch.replay, replay_port),
+        flags=words,
+    )
 
 
-def _free_ports(count: int) -> list[int]:
-    # All are held before any is let go: otherwise the system may hand out one of them twice.
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
+def _with_port(endpoint: str, port: int) -> str:
+    host, _, given = endpoint.rpartition(":")
+    return f"{host}:{port}" if given == ANY_PORT else endpoint
+
+
+def _free_ports(count: int, rng: Random) -> list[int]:
+    # vLLM binds half a minute later. The system's own choice is no use: it would offer the same
+    # port to the next who asks, and to any outgoing connection. Those come from above this range.
+    return list(islice(filter(_is_free, rng.sample(_PORTS, len(_PORTS))), count))
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

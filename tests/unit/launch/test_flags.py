@@ -1,6 +1,8 @@
 """Which command line vLLM gets, and which flags are refused."""
 
 import json
+import socket
+from random import Random
 
 import pytest
 
@@ -92,7 +94,7 @@ def test_free_ports_replace_zeros_everywhere():
         replay="tcp://*:0",
         flags=("--port=0", "--seed", "0"),
     )
-    chosen = with_ports_chosen(asked)
+    chosen = with_ports_chosen(asked, Random(1))
     port = Flags(chosen.flags).value("--port")
     assert chosen.flags == ("--seed", "0", "--port", port)
     numbers = {port, *(e.removeprefix("tcp://*:") for e in (chosen.events, chosen.replay))}
@@ -100,9 +102,16 @@ def test_free_ports_replace_zeros_everywhere():
     assert "0" not in numbers
 
 
+def test_a_port_in_use_is_not_chosen():
+    asked = Launch(model="m", events="tcp://*:0")
+    first = with_ports_chosen(asked, Random(1)).events
+    with socket.create_server(("127.0.0.1", int(first.rpartition(":")[2]))):
+        assert with_ports_chosen(asked, Random(1)).events != first
+
+
 def test_given_ports_stay():
     asked = Launch(model="m", events="tcp://*:7000", flags=("--port", "8001"))
-    assert with_ports_chosen(asked) == asked
+    assert with_ports_chosen(asked, Random(1)) == asked
 
 
 @pytest.mark.parametrize(
