@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -33,15 +34,15 @@ def stored(
     handles: Sequence[EngineHash],
     tokens: Sequence[int],
     parent: EngineHash | None = None,
-    **fields: object,
+    **fields: Any,
 ) -> BlockStored:
     """BlockStored with blocks of `BLOCK_SIZE`, or as `block_size` says."""
     size = fields.pop("block_size", BLOCK_SIZE)
-    return BlockStored(tuple(handles), parent, list(tokens), size, **fields)  # type: ignore[arg-type]
+    return BlockStored(tuple(handles), parent, list(tokens), size, **fields)
 
 
-def removed(*handles: EngineHash, **fields: object) -> BlockRemoved:
-    return BlockRemoved(handles, **fields)  # type: ignore[arg-type]
+def removed(*handles: EngineHash, **fields: Any) -> BlockRemoved:
+    return BlockRemoved(handles, **fields)
 
 
 def prefix(

@@ -1,0 +1,98 @@
+"""The index against a model plain enough to be believed: copies counted, prompts walked."""
+
+from collections import Counter, defaultdict
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from router.index import MemoryIndex
+from tests.support.events import BLOCK_SIZE, prefix, removed, stored
+
+REPLICAS = st.sampled_from(["a", "b", "c"])
+SALTS = st.sampled_from([None, "x"])
+# Few and short prompts of few kinds of block, so that they overlap.
+PROMPTS = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=4).map(tuple)
+Prompt = tuple[int, ...]
+Block = tuple[str | None, Prompt]
+"""A block as the model knows it: its salt, and all of its prompt up to its end."""
+
+
+def tokens_of(prompt: Prompt) -> list[int]:
+    return [kind for kind in prompt for _ in range(BLOCK_SIZE)]
+
+
+def handle_of(block: Block) -> int:
+    """A pretended engine's hash of it."""
+    return hash(("engine", block))
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """An engine may store any chain whose parent is held, and remove any block that is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = MemoryIndex(clock=lambda: 0.0)
+        self.copies: defaultdict[str, Counter[Block]] = defaultdict(Counter)
+
+    def held(self, replica_id: str, salt: str | None, prompt: Prompt) -> int:
+        """Leading blocks of a prompt that the model holds."""
+        depth = 0
+        while depth < len(prompt) and self.copies[replica_id][salt, prompt[: depth + 1]]:
+            depth += 1
+        return depth
+
+    @rule(replica_id=REPLICAS, salt=SALTS, prompt=PROMPTS, start=st.integers(0, 3))
+    def store(self, replica_id: str, salt: str | None, prompt: Prompt, start: int) -> None:
+        start = min(start, len(prompt) - 1)
+        if start and not self.copies[replica_id][salt, prompt[:start]]:
+            return
+        blocks = [(salt, prompt[: end + 1]) for end in range(start, len(prompt))]
+        parent = handle_of((salt, prompt[:start])) if start else None
+        keys = [[salt] if salt and not start else None, *[None] * (len(blocks) - 1)]
+        handles = [handle_of(block) for block in blocks]
+        tokens = tokens_of(prompt[start:])
+        self.index.store(replica_id, stored(handles, tokens, parent, extra_keys=keys))
+        self.copies[replica_id].update(blocks)
+
+    @rule(replica_id=REPLICAS, data=st.data())
+    def remove(self, replica_id: str, data: st.DataObject) -> None:
+        copies = self.copies[replica_id]
+        live = sorted((block for block, count in copies.items() if count), key=repr)
+        if live:
+            block = data.draw(st.sampled_from(live))
+            self.index.remove(replica_id, removed(handle_of(block)))
+            copies[block] -= 1
+
+    @rule(replica_id=REPLICAS)
+    def clear(self, replica_id: str) -> None:
+        self.index.clear(replica_id)
+        self.copies[replica_id].clear()
+
+    @rule(replica_id=REPLICAS)
+    def forget(self, replica_id: str) -> None:
+        self.index.forget(replica_id)
+        self.copies[replica_id].clear()
+
+    @rule(salt=SALTS, prompt=PROMPTS)
+    def match(self, salt: str | None, prompt: Prompt) -> None:
+        expected = {replica_id: self.held(replica_id, salt, prompt) for replica_id in "abc"}
+        expected = {replica_id: depth for replica_id, depth in expected.items() if depth}
+        assert self.index.match(prefix(tokens_of(prompt), salt=salt)) == expected
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        for replica_id in "abc":
+            blocks = {
+                prefix(tokens_of(prompt), salt=salt)[-1]
+                for (salt, prompt), count in self.copies[replica_id].items()
+                if count
+            }
+            assert self.index.blocks_of(replica_id) == blocks
+        assert len(self.index) == sum(
+            1 for counts in self.copies.values() for count in counts.values() if count
+        )
+
+
+TestIndexMachine = IndexMachine.TestCase
+TestIndexMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
