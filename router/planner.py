@@ -224,6 +224,7 @@ class Planner:
                     queued_tokens=load.queued_tokens,
                     running=load.running,
                     in_flight=load.in_flight,
+                    recent_ms=load.recent_ms,
                 )
             )
         return candidates

@@ -189,6 +189,7 @@ class Runtime:
             await self.supervisor.stop(f"{task} {member.id}")
         self.index.forget(member.id)
         self.speeds.forget(member.id)
+        self.reservations.forget(member.id)
 
 
 RUNTIME: Final = web.AppKey("runtime", Runtime)

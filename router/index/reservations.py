@@ -4,6 +4,7 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,20 +36,21 @@ class Load:
 
     `queued_tokens`: uncached prompt tokens of requests without a first token yet.
     `wait_ms`: the time that they still take, by prediction. `running`: requests that decode.
+    `recent_ms`: computing time booked of late, each booking halved every minute.
     """
 
     queued_tokens: int = 0
     wait_ms: float = 0.0
     running: int = 0
+    waiting: int = 0
+    recent_ms: float = 0.0
 
     @property
     def in_flight(self) -> int:
         return self.running + self.waiting
 
-    waiting: int = 0
 
-
-IDLE = Load()
+RECENT_HALF_LIFE_S = 60.0
 # Of the prefill at the head of the queue, at most this share is believed to be done: a replica
 # that is slower than predicted must not look idle.
 HEAD_DONE_AT_MOST = 0.9
@@ -64,11 +66,26 @@ class _Lane:
 
 
 @dataclass(slots=True)
+class _Faded:
+    """A sum whose parts fade: halved every `RECENT_HALF_LIFE_S`."""
+
+    value: float = 0.0
+    at: float = 0.0
+
+    def read(self, now: float) -> float:
+        return self.value * math.exp2((self.at - now) / RECENT_HALF_LIFE_S)
+
+    def add(self, amount: float, now: float) -> None:
+        self.value, self.at = self.read(now) + amount, now
+
+
+@dataclass(slots=True)
 class Reservations:
     """All requests in flight, by replica and by the first block of their prefix."""
 
     clock: Callable[[], float]
     _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict)
+    _recent: dict[ReplicaId, _Faded] = field(default_factory=dict)
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
 
     def take(self, reservation: Reservation) -> None:
@@ -76,6 +93,8 @@ class Reservations:
         load = self.load(reservation.replica_id)
         reservation.work_tokens = load.queued_tokens + reservation.uncached_tokens
         reservation.running_then = load.running
+        recent = self._recent.setdefault(reservation.replica_id, _Faded())
+        recent.add(reservation.cost_ms, reservation.booked_at)
         lane = self._lanes.setdefault(reservation.replica_id, _Lane())
         if not lane.pending:
             lane.head_since = reservation.booked_at
@@ -105,13 +124,14 @@ class Reservations:
 
     def load(self, replica_id: ReplicaId) -> Load:
         """What the replica has to do now. Linear in its requests without a first token."""
-        lane = self._lanes.get(replica_id)
+        lane, now = self._lanes.get(replica_id), self.clock()
+        recent = self._recent.get(replica_id)
+        recent_ms = recent.read(now) if recent is not None else 0.0
         if lane is None:
-            return IDLE
-        now = self.clock()
+            return Load(recent_ms=recent_ms)
         self._settle_silent(lane, now)
         if not lane.pending:
-            return Load(running=len(lane.running))
+            return Load(running=len(lane.running), recent_ms=recent_ms)
         waiting = lane.pending.values()
         head = next(iter(waiting))
         done_ms = min((now - lane.head_since) * 1e3, HEAD_DONE_AT_MOST * head.cost_ms)
@@ -120,6 +140,7 @@ class Reservations:
             wait_ms=max(0.0, sum(r.cost_ms for r in waiting) - done_ms),
             running=len(lane.running),
             waiting=len(waiting),
+            recent_ms=recent_ms,
         )
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
@@ -132,6 +153,10 @@ class Reservations:
             if blocks > best.get(reservation.replica_id, 0):
                 best[reservation.replica_id] = blocks
         return best
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """The replica left. Claims on it end as they would have."""
+        self._recent.pop(replica_id, None)
 
     def in_flight(self, replica_id: ReplicaId) -> int:
         lane = self._lanes.get(replica_id)

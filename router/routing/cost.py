@@ -8,6 +8,11 @@ def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
     return max(query.prompt_tokens - candidate.hit_tokens, min(1, query.prompt_tokens))
 
 
+def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
+    """How long the prompt keeps the replica busy."""
+    return uncached_tokens(query, candidate) * candidate.ttft.ms_per_token
+
+
 def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     """When this prompt's first token would come."""
     uncached = uncached_tokens(query, candidate)
@@ -21,5 +26,4 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate) -> float:
     second prefill. Counting that prefill once more, for the request behind it, keeps a conversation
     where its blocks are until waiting there costs more than two prefills elsewhere.
     """
-    computing_ms = uncached_tokens(query, candidate) * candidate.ttft.ms_per_token
-    return predicted_ttft_ms(query, candidate) + computing_ms
+    return predicted_ttft_ms(query, candidate) + computing_ms(query, candidate)

@@ -28,13 +28,13 @@ def claim(book, clock, replica_id="r1", tokens=100, cost_ms=50.0, **values):
 
 def test_a_claim_is_load_at_once(book, clock):
     claim(book, clock)
-    assert book.load("r1") == Load(queued_tokens=100, wait_ms=50.0, running=0, waiting=1)
+    assert book.load("r1") == Load(queued_tokens=100, wait_ms=50.0, waiting=1, recent_ms=50.0)
     assert book.load("r2") == Load()
 
 
 def test_after_its_first_token_a_request_decodes(book, clock):
     book.computed(claim(book, clock))
-    assert book.load("r1") == Load(running=1)
+    assert book.load("r1") == Load(running=1, recent_ms=50.0)
 
 
 def test_releasing_twice_counts_once(book, clock):
@@ -62,7 +62,7 @@ def test_a_replica_slower_than_predicted_never_looks_idle(book, clock):
 def test_a_reply_that_is_not_streamed_counts_as_computed_after_its_predicted_time(book, clock):
     claim(book, clock, cost_ms=100.0, silent=True)
     clock.advance(0.11)
-    assert book.load("r1") == Load(running=1)
+    assert (book.load("r1").running, book.load("r1").waiting) == (1, 0)
 
 
 def test_a_claim_remembers_the_work_that_it_found(book, clock):
@@ -119,5 +119,14 @@ def test_in_any_order_of_ends_the_load_returns_to_zero(steps):
             book.release(claims.pop(number))
     for reservation in claims.values():
         book.release(reservation)
-    assert all(book.load(f"r{lane}") == Load() for lane in range(3))
+    loads = [book.load(f"r{lane}") for lane in range(3)]
+    assert all(load.in_flight == load.queued_tokens == load.wait_ms == 0 for load in loads)
     assert book.expected([1, 2]) == {}
+
+
+def test_recent_work_outlives_the_request_and_fades(book, clock):
+    book.release(claim(book, clock, cost_ms=80.0))
+    clock.advance(60)
+    assert book.load("r1").recent_ms == pytest.approx(40.0)
+    book.forget("r1")
+    assert book.load("r1") == Load()
