@@ -1,0 +1,150 @@
+"""The client's side of a reply: bytes straight to the transport, under aiohttp's eyes.
+
+All that this package needs to know about aiohttp's inside is in this file.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from router.proxy.body import LAST_CHUNK, chunk
+from router.proxy.head import Head
+from router.proxy.headers import reply_head
+from router.proxy.sse import STREAM_TYPE
+
+
+class SentResponse(web.StreamResponse):
+    """A response that has gone past aiohttp's writer: to be returned, not written."""
+
+    def __init__(self, status: int, *, keeps_alive: bool, bytes_sent: int) -> None:
+        super().__init__(status=status)
+        self._keeps_alive = keeps_alive
+        self._bytes_sent = bytes_sent
+
+    @property
+    def prepared(self) -> bool:
+        return True
+
+    @property
+    def keep_alive(self) -> bool:
+        return self._keeps_alive
+
+    @property
+    def body_length(self) -> int:
+        """Bytes written, head included: what an access log prints."""
+        return self._bytes_sent
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None
+
+    async def write_eof(self, data: Any = b"") -> None:
+        return None
+
+
+class Client:
+    """Writes one reply to one client. After `open` no other replica may be tried."""
+
+    __slots__ = (
+        "_is_chunked",
+        "_lead",
+        "_protocol",
+        "_request",
+        "_transport",
+        "bytes_sent",
+        "is_open",
+        "keeps_alive",
+    )
+
+    def __init__(self, request: web.BaseRequest, high_water_bytes: int) -> None:
+        transport = request.transport
+        if transport is None:
+            # what aiohttp does to a handler whose client has left
+            raise asyncio.CancelledError
+        transport.set_write_buffer_limits(high=high_water_bytes)
+        self._request = request
+        self._transport = transport
+        self._protocol = request.protocol
+        self._lead = b""
+        self._is_chunked = False
+        self.keeps_alive = request.keep_alive
+        self.is_open = False
+        self.bytes_sent = 0
+
+    @property
+    def is_gone(self) -> bool:
+        return self._transport.is_closing()
+
+    @property
+    def is_full(self) -> bool:
+        """More than the high-water mark is unsent. aiohttp's protocol keeps this flag."""
+        return self._protocol.writing_paused
+
+    @property
+    def sends_chunks(self) -> bool:
+        return self._is_chunked
+
+    async def drained(self) -> None:
+        """Wait until the buffer is low, or the client is gone (which may raise ConnectionError)."""
+        await self._request.writer.drain()
+
+    def open(
+        self, head: Head, ours: Sequence[tuple[str, str]], length: int | None, *, has_body: bool
+    ) -> None:
+        """Decide the framing. The head itself is sent along with the first bytes after it."""
+        is_new = self._request.version >= HttpVersion11
+        framing: list[bytes] = []
+        if head.content_type == STREAM_TYPE:
+            framing.append(b"X-Accel-Buffering: no")
+        if length is not None:
+            framing.append(b"Content-Length: %d" % length)
+        elif has_body:
+            self._is_chunked = is_new
+            if is_new:
+                framing.append(b"Transfer-Encoding: chunked")
+            else:
+                self.keeps_alive = False
+        if not self.keeps_alive:
+            framing.append(b"Connection: close")
+        elif not is_new:
+            framing.append(b"Connection: keep-alive")
+        self._lead = reply_head(head, ours, framing)
+        self.is_open = True
+
+    def send(self, payload: bytes) -> None:
+        """Body bytes, which get the framing that `open` chose."""
+        if payload:
+            self.send_raw(chunk(payload) if self._is_chunked else payload)
+
+    def send_raw(self, data: bytes) -> None:
+        """Bytes that have their framing already."""
+        if self._lead:
+            data, self._lead = self._lead + data, b""
+        self.bytes_sent += len(data)
+        self._transport.write(data)
+
+    def end(self) -> None:
+        """The body is complete."""
+        if self._is_chunked:
+            self.send_raw(LAST_CHUNK)
+        elif self._lead:
+            self.send_raw(b"")
+
+    def break_off(self) -> None:
+        """Let the client see that the body is not complete."""
+        self.keeps_alive = False
+        if self._lead:
+            self.send_raw(b"")
+        if not self._is_chunked:
+            # where only the connection's end frames the body, an orderly end would look whole
+            self._transport.abort()
+
+    def abandon(self) -> None:
+        """Drop the client and what it has not read."""
+        self.keeps_alive = False
+        self._transport.abort()
+
+    def response(self, status: int) -> SentResponse:
+        return SentResponse(status, keeps_alive=self.keeps_alive, bytes_sent=self.bytes_sent)

@@ -1,0 +1,188 @@
+"""Carry a request to a replica and its reply back; try the next one while no byte has come."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from router.errors import NoReplicaAvailable, ReplicaTimeout, ReplicaUnreachable, RouterError
+from router.proxy.client import Client
+from router.proxy.exchange import Errand, Exchange, refusal_of
+from router.proxy.headers import request_head
+from router.proxy.pool import Pool
+from router.proxy.reply import Limits, Listener, Outcome, Reply
+from router.proxy.splice import RefusalSplice
+from router.proxy.upstream import Upstream
+from router.replicas.replica import Replica
+
+
+class Forwarder:
+    """Owns the connections to all replicas. Lives as long as the process."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._pool = Pool(limits, clock, ssl_context)
+
+    @property
+    def pool(self) -> Pool:
+        """For gauges."""
+        return self._pool
+
+    async def forward(
+        self,
+        request: web.BaseRequest,
+        body: bytes,
+        replicas: Sequence[Replica],
+        headers: Callable[[Replica], Sequence[tuple[str, str]]],
+        listener: Listener,
+    ) -> tuple[web.StreamResponse, Reply]:
+        """Write the reply of the first replica that gives one to the request's client.
+
+        `replicas`: first choice first; `headers`: what the client is told about the one that
+        answered. The response that is returned has been sent; hand it to aiohttp as it is.
+
+        Raises the last replica's error when none answered: then nothing was sent. A replica that
+        is only slow is not given up for another (that would double the load just when there is
+        too much): ReplicaTimeout is raised at once. CancelledError, when the client left, has
+        closed the engine's connection.
+        """
+        client = Client(request, self._limits.high_water_bytes)
+        errand = Errand(
+            client=client,
+            method=request.method,
+            path=request.path,
+            headers=headers,
+            listener=listener,
+            limits=self._limits,
+            clock=self._clock,
+        )
+        failure: RouterError | None = None
+        refused: Exchange | None = None
+        tries = 0
+        for replica in _distinct(replicas)[: self._limits.max_tries]:
+            tries += 1
+            listener.trying(replica)
+            try:
+                exchange = await self._try(errand, request, body, replica)
+            except RouterError as error:
+                listener.failed(replica, error)
+                failure = error
+                if isinstance(error, ReplicaTimeout):
+                    break
+                continue
+            refusal = None if exchange.is_client_gone else refusal_of(exchange)
+            if refusal is None:
+                return await self._report(errand, exchange, tries)
+            listener.failed(replica, refusal)
+            refused = exchange
+        if refused is None or isinstance(failure, ReplicaTimeout):
+            raise failure or NoReplicaAvailable("no replica to forward to")
+        _relay_refusal(errand, refused)
+        return await self._report(errand, refused, tries)
+
+    async def aclose(self) -> None:
+        """Close all connections; exchanges under way end as if the engines had died."""
+        await self._pool.aclose()
+
+    async def _try(
+        self, errand: Errand, request: web.BaseRequest, body: bytes, replica: Replica
+    ) -> Exchange:
+        """One replica. Raises its error if the client has got nothing of it."""
+        origin = self._pool.origin(replica.url)
+        head = request_head(
+            request,
+            len(body),
+            target=(origin.prefix + request.path_qs).encode(),
+            host=origin.authority,
+            rank=replica.rank,
+        )
+        exchange = Exchange(errand, replica)
+        upstream = self._pool.take(replica.url)
+        if upstream is not None:
+            await self._run(exchange, upstream, head, body)
+            if not exchange.is_stale:
+                return _unless_failed(exchange, errand.client)
+            # the engine closed it while we wrote: it has seen nothing of the request
+            exchange = Exchange(errand, replica)
+        try:
+            upstream = await self._pool.connect(replica.url)
+        except OSError as exc:
+            raise ReplicaUnreachable(f"replica {replica.id} can't be reached") from exc
+        await self._run(exchange, upstream, head, body)
+        return _unless_failed(exchange, errand.client)
+
+    async def _run(self, exchange: Exchange, upstream: Upstream, head: bytes, body: bytes) -> None:
+        try:
+            await exchange.run(upstream, head, body)
+        finally:
+            self._pool.give_back(upstream)
+
+    async def _report(
+        self, errand: Errand, exchange: Exchange, tries: int
+    ) -> tuple[web.StreamResponse, Reply]:
+        assert exchange.head is not None
+        assert exchange.splice is not None
+        client = errand.client
+        if client.is_full and not client.is_gone:
+            await self._last_drain(exchange, client)
+        reply = Reply(
+            replica=exchange.replica,
+            status=exchange.head.status,
+            outcome=_outcome(exchange),
+            tries=tries,
+            bytes_sent=client.bytes_sent,
+            first_byte_at=exchange.first_byte_at,
+            ended_at=self._clock(),
+            usage=exchange.splice.usage(),
+        )
+        return client.response(reply.status), reply
+
+    async def _last_drain(self, exchange: Exchange, client: Client) -> None:
+        try:
+            async with asyncio.timeout(self._limits.client_stall_timeout_s):
+                await client.drained()
+        except (TimeoutError, ConnectionError):
+            client.abandon()
+            exchange.is_client_gone = True
+
+
+def _distinct(replicas: Sequence[Replica]) -> list[Replica]:
+    return list({replica.id: replica for replica in replicas}.values())
+
+
+def _unless_failed(exchange: Exchange, client: Client) -> Exchange:
+    if exchange.failure is not None and not client.is_open:
+        raise exchange.failure
+    if exchange.is_client_gone and not client.is_open:
+        # what aiohttp does to a handler whose client has left
+        raise asyncio.CancelledError
+    return exchange
+
+
+def _relay_refusal(errand: Errand, exchange: Exchange) -> None:
+    """No other replica would answer either: the client gets the refusal and its Retry-After."""
+    assert isinstance(exchange.splice, RefusalSplice)
+    body = bytes(exchange.splice.held)
+    exchange.open(len(body))
+    errand.client.send(body)
+    errand.client.end()
+
+
+def _outcome(exchange: Exchange) -> Outcome:
+    assert exchange.head is not None
+    assert exchange.splice is not None
+    if exchange.is_client_gone:
+        return Outcome.CLIENT_GONE
+    if exchange.failure is not None:
+        return Outcome.CUT_SHORT
+    if exchange.head.status >= 400 or exchange.splice.holds_error():
+        return Outcome.REPLICA_ERROR
+    return Outcome.OK

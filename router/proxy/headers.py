@@ -1,0 +1,85 @@
+"""Heads rewritten once per request: what goes to the engine, what comes back to the client."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from aiohttp import web
+
+from router.proxy.head import Head
+
+REPLICA = "x-warmgate-replica"
+MATCHED_BLOCKS = "x-warmgate-matched-blocks"
+PROMPT_BLOCKS = "x-warmgate-prompt-blocks"
+REASON = "x-warmgate-reason"
+REQUEST_ID = "x-request-id"
+
+_OURS = b"x-warmgate-"
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_NOT_FORWARDED = _HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    # a compressed reply hides its usage and its events
+    b"accept-encoding",
+    # aiohttp has already undone it
+    b"content-encoding",
+}
+_NOT_RETURNED = _HOP_BY_HOP | {b"content-length"}
+_RANK = b"x-data-parallel-rank"
+_UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def request_head(
+    request: web.BaseRequest, body_bytes: int, *, target: bytes, host: bytes, rank: int | None
+) -> bytes:
+    """The head that the engine gets: the client's own headers but for those that end here."""
+    dropped = _NOT_FORWARDED if rank is None else _NOT_FORWARDED | {_RANK}
+    for connection in request.headers.getall("Connection", ()):
+        dropped |= _tokens(connection.lower().encode("utf-8", "surrogateescape"))
+    parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method.encode(), target, host)]
+    for name, value in request.raw_headers:
+        key = name.lower()
+        if key not in dropped and not key.startswith(_OURS):
+            parts.append(b"%b: %b\r\n" % (name, value))
+    if body_bytes or request.method not in ("GET", "HEAD"):
+        parts.append(b"Content-Length: %d\r\n" % body_bytes)
+    if rank is not None:
+        parts.append(b"X-data-parallel-rank: %d\r\n" % rank)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def reply_head(head: Head, ours: Sequence[tuple[str, str]], framing: Iterable[bytes]) -> bytes:
+    """The head that the client gets. `framing`: whole lines; `ours` replace the engine's."""
+    dropped = _NOT_RETURNED.union([name.lower().encode() for name, _ in ours])
+    if head.connection:
+        dropped |= _tokens(head.connection)
+    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
+    lines += [line for name, line in head.lines if name not in dropped]
+    lines += (_line(name, value) for name, value in ours)
+    lines += framing
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def _line(name: str, value: str) -> bytes:
+    if _UNSAFE.search(value):
+        raise ValueError(f"control character in the value of {name}")
+    return f"{name}: {value}".encode()
+
+
+def _tokens(connection: bytes) -> frozenset[bytes]:
+    """Names of headers that are for this connection only."""
+    return frozenset(token.strip() for token in connection.split(b","))

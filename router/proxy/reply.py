@@ -1,0 +1,80 @@
+"""What a forwarded request is held to, and what is known about it afterwards."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from router.errors import RouterError
+from router.openai.usage import Usage
+from router.replicas.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds in time (seconds) and in bytes. There is no limit on a reply's total time or length.
+
+    `first_byte_timeout_s`: from the request's sending to the first token of a stream, or the
+    first byte of another body; then `idle_timeout_s` between bytes. `client_stall_timeout_s`: how
+    long a client may leave a full buffer unread. `high_water_bytes`: unsent bytes above which the
+    engine is not read. `held_bytes`: most that is kept back of one reply. `tail_bytes`: end of a
+    reply that is kept to look for its usage.
+    """
+
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 600.0
+    idle_timeout_s: float = 60.0
+    client_stall_timeout_s: float = 120.0
+    high_water_bytes: int = 64 * 1024
+    held_bytes: int = 64 * 1024
+    tail_bytes: int = 8 * 1024
+    max_head_bytes: int = 64 * 1024
+    max_idle_connections: int = 256
+    max_idle_s: float = 30.0
+    max_tries: int = 3
+
+
+class Outcome(StrEnum):
+    """How a forwarded request ended.
+
+    REPLICA_ERROR: the replica's own error was relayed, as a status or as an event. CUT_SHORT: the
+    engine died after the first byte; the client got an error event or a broken connection.
+    """
+
+    OK = "ok"
+    CLIENT_GONE = "client_gone"
+    CUT_SHORT = "cut_short"
+    REPLICA_ERROR = "replica_error"
+
+
+@dataclass(slots=True)
+class Reply:
+    """The report on one request. Times are of the forwarder's clock.
+
+    `tries` counts replicas, not connections. `bytes_sent` includes the head.
+    """
+
+    replica: Replica
+    status: int
+    outcome: Outcome
+    tries: int
+    bytes_sent: int
+    first_byte_at: float | None
+    ended_at: float
+    usage: Usage | None
+
+
+class Listener(Protocol):
+    """Told as it happens, inside the data path: must be quick and must not raise.
+
+    Every `trying` is followed by `failed`, or by the end of `forward()`. A reply that was refused
+    (429, 502, 503, 504) counts as failed even if it is what the client gets in the end.
+    """
+
+    def trying(self, replica: Replica) -> None:
+        """Before each attempt."""
+
+    def failed(self, replica: Replica, error: RouterError) -> None:
+        """The attempt is over. `NoReplicaAvailable` means that the replica is full, not broken."""
+
+    def first_byte(self, replica: Replica, status: int) -> None:
+        """The first byte of the body (of a stream: the first token) is about to be sent."""

@@ -1,0 +1,289 @@
+"""The reply's bytes on their way: what passes, what is kept back, what is noted."""
+
+from typing import Protocol
+
+from router.errors import RouterError
+from router.openai.usage import Usage, find_usage
+from router.proxy.body import Body, ChunkedBody, whole_chunks
+from router.proxy.client import Client
+from router.proxy.head import BadReply, Head
+from router.proxy.reply import Limits
+from router.proxy.sse import (
+    Sign,
+    error_event,
+    first_event_end,
+    holds_error,
+    is_aborted,
+    last_event_end,
+    sign_of,
+)
+
+
+class Opener(Protocol):
+    """Belongs to the splices: sends the head, notes the first byte."""
+
+    def open(self, length: int | None) -> None:
+        """Commit to this replica's reply. `length`: of the whole body, if known."""
+
+    def first_byte(self) -> None:
+        """The body begins."""
+
+
+class Splice(Protocol):
+    """Takes a body's raw bytes and gets them to the client. `is_whole`: the last one came."""
+
+    is_whole: bool
+
+    def feed(self, data: bytes) -> None:
+        """Raises BadReply."""
+
+    def close(self) -> bool:
+        """The engine closed its end. True if that completes the body."""
+
+    def cut(self, path: str, error: RouterError) -> None:
+        """End the client's reply, already begun, so that it can't be taken for whole."""
+
+    def usage(self) -> Usage | None:
+        """What the reply said that it cost, as far as it came."""
+
+    def holds_error(self) -> bool:
+        """The reply has status 200 and carries an error."""
+
+
+class _Tail:
+    """The last bytes of a reply."""
+
+    __slots__ = ("_data", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._data = bytearray()
+        self._limit = limit
+
+    def add(self, data: bytes | bytearray) -> None:
+        kept = self._data
+        kept += data
+        if len(kept) > 2 * self._limit:
+            del kept[: -self._limit]
+
+    def bytes(self) -> bytes:
+        return bytes(self._data)
+
+
+class PlainSplice:
+    """Any body but a stream of events.
+
+    Up to `held_bytes` are kept back: a body that fits is sent in one piece, and an engine that
+    dies in it can be replaced by another.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        body: Body,
+        client: Client,
+        opener: Opener,
+        *,
+        held_bytes: int,
+        tail_bytes: int,
+    ) -> None:
+        self.is_whole = False
+        self._body = body
+        self._client = client
+        self._opener = opener
+        self._length = head.length
+        self._held_bytes = held_bytes
+        self._held: bytearray | None = bytearray()
+        self._early: Usage | None = None
+        self._tail = _Tail(tail_bytes)
+
+    def feed(self, data: bytes) -> None:
+        payload = self._body.decode(data)
+        if self._held is None:
+            self._tail.add(payload)
+            self._client.send(payload)
+        else:
+            self._held += payload
+            if self._body.is_whole or len(self._held) > self._held_bytes:
+                self._release(bytes(self._held))
+        if self._body.is_whole:
+            self.is_whole = True
+            self._client.end()
+
+    def close(self) -> bool:
+        if not self._body.ends_with_connection():
+            return False
+        self.feed(b"")
+        return True
+
+    def cut(self, path: str, error: RouterError) -> None:
+        self._client.break_off()
+
+    def usage(self) -> Usage | None:
+        return find_usage(self._tail.bytes()) or self._early
+
+    def holds_error(self) -> bool:
+        return False
+
+    def _release(self, held: bytes) -> None:
+        if self._body.is_whole and is_aborted(held):
+            raise BadReply("aborted the request before the first token")
+        self._held = None
+        self._early = find_usage(held)
+        self._opener.open(len(held) if self._body.is_whole else self._length)
+        self._opener.first_byte()
+        self._client.send(held)
+
+
+class EventSplice:
+    """A stream of server-sent events.
+
+    Until the first token everything is kept back, so that another replica can still answer. From
+    then on whole events pass at once, and what follows the last whole event is kept back, so that
+    an engine that dies in it can still be followed by an error event. Chunks that hold whole
+    events pass untouched; others are framed anew at the ends of events.
+    """
+
+    def __init__(self, body: Body, client: Client, opener: Opener, limits: Limits) -> None:
+        self.is_whole = False
+        self._body = body
+        self._chunks = body if isinstance(body, ChunkedBody) else None
+        self._client = client
+        self._opener = opener
+        self._held_bytes = limits.held_bytes
+        self._tail = _Tail(limits.tail_bytes)
+        self._pending = bytearray()
+        self._searched = 0
+        self._is_torn = False
+        self._has_token = False
+        self._ending = b"\n\n"
+
+    def feed(self, data: bytes) -> None:
+        if self._has_token and not self._pending and self._chunks is not None:
+            data = self._pass_chunks(data, self._chunks)
+            if not data:
+                return
+        self._pending += self._body.decode(data)
+        if not self._has_token:
+            self._look()
+        if self._has_token:
+            self._pass_events()
+        if self._body.is_whole:
+            self._finish()
+
+    def close(self) -> bool:
+        if not self._body.ends_with_connection():
+            return False
+        self._finish()
+        return True
+
+    def cut(self, path: str, error: RouterError) -> None:
+        if self._is_torn:
+            self._client.break_off()
+            return
+        self._client.send(error_event(path, error))
+        self._client.end()
+
+    def usage(self) -> Usage | None:
+        return find_usage(self._tail.bytes())
+
+    def holds_error(self) -> bool:
+        return holds_error(self._tail.bytes())
+
+    def _pass_chunks(self, data: bytes, chunks: ChunkedBody) -> bytes:
+        """The path that nearly every event takes. Returns what it could not pass."""
+        if not self._client.sends_chunks or not chunks.is_between_chunks:
+            return data
+        end = whole_chunks(data, self._ending)
+        if end == 0:
+            return data
+        passed = data if end == len(data) else data[:end]
+        self._tail.add(passed)
+        self._client.send_raw(passed)
+        self._is_torn = False
+        return data[end:]
+
+    def _look(self) -> None:
+        """Look for the first token in the events that came; pass comments on, they are a pulse."""
+        while (end := first_event_end(self._pending, self._searched)) >= 0:
+            event = bytes(self._pending[self._searched : end])
+            match sign_of(event):
+                case Sign.ABORT:
+                    raise BadReply("aborted the request before the first token")
+                case Sign.TOKEN:
+                    self._begin()
+                    return
+                case Sign.COMMENT:
+                    self._send_comment(event, end)
+                case Sign.NOTHING_YET:
+                    self._searched = end
+        if len(self._pending) > self._held_bytes:
+            self._begin()
+
+    def _send_comment(self, comment: bytes, end: int) -> None:
+        del self._pending[self._searched : end]
+        if not self._client.is_open:
+            self._opener.open(None)
+        self._client.send(comment)
+
+    def _begin(self) -> None:
+        self._has_token = True
+        self._searched = 0
+        if not self._client.is_open:
+            self._opener.open(None)
+        self._opener.first_byte()
+
+    def _pass_events(self) -> None:
+        pending = self._pending
+        end = last_event_end(pending, max(0, self._searched - 2))
+        if end:
+            self._is_torn = False
+        elif len(pending) > self._held_bytes:
+            self._is_torn = True
+            end = len(pending)
+        if end:
+            self._ending = b"\r\n\r\n" if pending.endswith(b"\r\n\r\n", 0, end) else b"\n\n"
+            self._send_pending(end)
+        self._searched = len(pending)
+
+    def _send_pending(self, end: int) -> None:
+        passed = bytes(self._pending[:end])
+        del self._pending[:end]
+        self._tail.add(passed)
+        self._client.send(passed)
+
+    def _finish(self) -> None:
+        """The engine says that this is all: what is still kept back belongs to the reply."""
+        if not self._has_token:
+            self._begin()
+        self._send_pending(len(self._pending))
+        self.is_whole = True
+        self._client.end()
+
+
+class RefusalSplice:
+    """A reply that asks for another replica. Kept whole, in case there is none."""
+
+    def __init__(self, body: Body, held_bytes: int) -> None:
+        self.is_whole = False
+        self.held = bytearray()
+        self._body = body
+        self._held_bytes = held_bytes
+
+    def feed(self, data: bytes) -> None:
+        self.held += self._body.decode(data)
+        if len(self.held) > self._held_bytes:
+            raise BadReply("sent an error that is too long")
+        self.is_whole = self._body.is_whole
+
+    def close(self) -> bool:
+        self.is_whole = self._body.ends_with_connection()
+        return self.is_whole
+
+    def cut(self, path: str, error: RouterError) -> None:
+        """Nothing of it was sent."""
+
+    def usage(self) -> Usage | None:
+        return None
+
+    def holds_error(self) -> bool:
+        return True

@@ -1,0 +1,81 @@
+"""One connection to an engine."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+# above this, head and body are written apart rather than copied together
+_JOINED_BYTES = 16 * 1024
+
+
+class Reader(Protocol):
+    """Belongs to the connection: whoever reads the reply that is under way."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes came."""
+
+    def lost(self, error: Exception | None) -> None:
+        """The engine closed the connection (None) or it broke."""
+
+
+class Upstream(asyncio.Protocol):
+    """Carries one exchange at a time. `is_clean`: the last one left nothing behind."""
+
+    __slots__ = ("_on_lost", "_reader", "_transport", "idle_since", "is_clean", "is_reused", "url")
+
+    def __init__(self, url: str, on_lost: Callable[["Upstream"], None]) -> None:
+        self.url = url
+        self.idle_since = 0.0
+        self.is_reused = False
+        self.is_clean = False
+        self._reader: Reader | None = None
+        self._transport: asyncio.Transport
+        self._on_lost = on_lost
+
+    @property
+    def is_usable(self) -> bool:
+        """A next request may be sent."""
+        transport = self._transport
+        return (
+            self.is_clean and not transport.is_closing() and not transport.get_write_buffer_size()
+        )
+
+    def begin(self, reader: Reader, head: bytes, body: bytes) -> None:
+        """Send a request; its reply goes to `reader` until `leave`."""
+        self._reader = reader
+        self.is_clean = False
+        if len(body) <= _JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+
+    def leave(self) -> None:
+        """No more to the reader."""
+        self._reader = None
+
+    def abort(self) -> None:
+        """Close at once, unsent bytes or not: this is how an engine learns to stop."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader is None:
+            # nobody asked: whatever this is, the connection can't be trusted any more
+            self.abort()
+        else:
+            self._reader.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_clean = False
+        if self._reader is not None:
+            self._reader.lost(exc)
+        self._on_lost(self)
