@@ -58,7 +58,7 @@ class Encoder:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._memo = memo
+        self.memo = memo
         self._boundary = _boundary(tokenizer)
         self.edges = _edges(tokenizer)
 
@@ -80,11 +80,11 @@ class Encoder:
 
     def recall(self, pieces: Iterable[str]) -> list[bytes | None]:
         """Ids of each piece; None for one that has to be encoded."""
-        return [self._memo.get(piece) for piece in pieces]
+        return [self.memo.get(piece) for piece in pieces]
 
     def remember(self, fresh: Mapping[str, bytes]) -> None:
         for piece, ids in fresh.items():
-            self._memo.put(piece, ids)
+            self.memo.put(piece, ids)
 
     def encode_pieces(self, pieces: Iterable[str]) -> dict[str, bytes]:
         """Encode without the memo; this alone may run in another thread."""

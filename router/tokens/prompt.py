@@ -143,13 +143,11 @@ def _variables(fields: GenerationFields, max_bytes: int) -> dict[str, Any]:
 
 def _completion(raw: Raw, max_bytes: int) -> TextPrompt | IdsPrompt:
     """A text, ids, or the first of a list of either."""
+    inside = bytes(memoryview(raw)[1:64]).lstrip()[:1]
+    if field.starts_with(raw, b"[") and inside in (b'"', b"["):
+        raw = _decode(raw, list[Raw], max_bytes)[0]
     if field.starts_with(raw, b'"'):
         return TextPrompt(_decode(raw, str, max_bytes))
-    if not field.starts_with(raw, b"["):
-        raise TokenizeFailed(Reason.INVALID)
-    first = bytes(memoryview(raw)[1:64]).lstrip()[:1]
-    if first in (b'"', b"["):
-        return _completion(_decode(raw, list[Raw], max_bytes)[0], max_bytes)
     ids = _decode(raw, list[int], max_bytes)
     try:
         return IdsPrompt(as_tokens(ids).tobytes())
