@@ -314,6 +314,21 @@ async def test_other_tasks_get_a_turn_between_many_small_frames():
     assert turns >= 20
 
 
+async def test_other_tasks_get_a_turn_between_many_duplicates():
+    past = [frame(seq, AllBlocksCleared()) for seq in range(200)]
+    source = ScriptedSource(past)
+    counters = IngestCounters()
+    index, trust = MemoryIndex(clock=lambda: 0.0), ReplicaTrust("a")
+    task = asyncio.create_task(follow("a", source, index, trust, counters, slice_blocks=160))
+    source.say(LinkUp())
+    await turns_until(lambda: trust.trust is Trust.EXACT)
+    source.say(*past)
+    assert await turns_until(lambda: counters.duplicates == 200) >= 20
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 async def turns_while_applying(*past: Frame, slice_blocks: int) -> int:
     """How often another task runs between a replay's first and last event."""
     source = ScriptedSource(past)
