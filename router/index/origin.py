@@ -39,12 +39,13 @@ def _salt(event: BlockStored) -> str | None:
 
 
 def _adapter(event: BlockStored) -> str | None:
-    if isinstance(event.lora_name, str):
-        return event.lora_name
+    name: object = event.lora_name
+    if isinstance(name, str):
+        return name
     # Before names were published (vLLM 0.14) there is only the engine's own number, and other
     # engines may put something else in the name's place. No request can ask for that, so such
     # blocks match nothing; but they must not pass for the base model's.
-    unnamed = event.lora_id if event.lora_name is None else event.lora_name
+    unnamed = event.lora_id if name is None else name
     return None if unnamed is None else f"\0unnamed={unnamed!r}"
 
 
