@@ -132,7 +132,25 @@ def _decode_event(raw: Any) -> Event | None:
         return None
     if "block_hashes" in values:
         values["block_hashes"] = tuple(values["block_hashes"])
+    salt = _sglang_salt(raw)
+    if salt is not None and kind is BlockStored:
+        _place_salt(values, salt)
     return kind(**values)
+
+
+def _sglang_salt(raw: Any) -> str | None:
+    """SGLang names a salt in a field of its own: of the map, or of a map at the array's end."""
+    named = raw if isinstance(raw, Mapping) else raw[-1]
+    return named.get("cache_salt") if isinstance(named, Mapping) else None
+
+
+def _place_salt(values: dict[str, Any], salt: str) -> None:
+    """Put a salt where vLLM has it: in the keys of a prompt's first block."""
+    if isinstance(values.get("lora_name"), Mapping):  # SGLang's array has the map in this place
+        values["lora_name"] = None
+    if values["parent_block_hash"] is None and not values.get("extra_keys"):
+        adapter = values.get("lora_name")
+        values["extra_keys"] = [[salt] if adapter is None else [adapter, salt]]
 
 
 def _tagged_values(raw: Any) -> tuple[str, dict[str, Any]]:

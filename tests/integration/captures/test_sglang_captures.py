@@ -21,7 +21,6 @@ REQUESTS = lines(SGLANG / "requests.jsonl")
 RELEASES = lines(SGLANG / "wire_by_version.jsonl")
 
 DIFFERING = {
-    "15_chat_salt_A_again": "the wire codec does not read SGLang's cache_salt field yet",
     "16_chat_extra_key": "events of the default format don't name the extra key",
 }
 

@@ -123,3 +123,22 @@ def test_the_map_form_leaves_out_what_vllm_leaves_out():
 def test_what_is_no_batch_is_malformed(payload):
     with pytest.raises(MalformedFrame):
         decode_batch(payload)
+
+
+@pytest.mark.parametrize(
+    ("raw", "lora_name", "extra_keys"),
+    [
+        (["BlockStored", [1], None, [1, 2], 2, None, "GPU", {"cache_salt": "s"}], None, [["s"]]),
+        (["BlockStored", [1], 9, [1, 2], 2, None, "GPU", {"cache_salt": "s"}], None, None),
+        ({"parent_block_hash": None, "cache_salt": "s"}, None, [["s"]]),
+        ({"parent_block_hash": 9, "cache_salt": "s"}, None, None),
+        ({"parent_block_hash": None, "cache_salt": "s", "lora_name": "x"}, "x", [["x", "s"]]),
+        ({"parent_block_hash": None, "cache_salt": None, "lora_name": "x"}, "x", None),
+    ],
+)
+def test_the_salt_of_sglang_is_read_as_vllm_would_say_it(raw, lora_name, extra_keys):
+    if isinstance(raw, dict):
+        raw |= {"type": "BlockStored", "block_hashes": [1], "token_ids": [1, 2], "block_size": 2}
+    (event,) = decode_batch(msgpack.packb([1.5, [raw], 0])).events
+    assert isinstance(event, BlockStored)
+    assert (event.lora_name, event.extra_keys) == (lora_name, extra_keys)
