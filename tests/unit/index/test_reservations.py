@@ -90,7 +90,8 @@ def test_two_claims_of_one_prefix_first_ends_second_stays(book, clock):
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
 def test_common_blocks_equals_walking(one_tail, other_tail):
     def chain(items):
-        hashes, state = [], ()
+        hashes: list[int] = []
+        state: tuple[int, ...] = ()
         for item in items:
             state = (*state, item)
             hashes.append(hash(state))
