@@ -11,7 +11,7 @@ from router.errors import (
     ReplicaUnreachable,
     RouterError,
 )
-from router.proxy.body import FixedBody, body_of
+from router.proxy.body import Body, FixedBody, body_of
 from router.proxy.client import Client
 from router.proxy.head import BadReply, Head, looks_like_http, parse_head
 from router.proxy.reply import Limits, Listener
@@ -24,7 +24,8 @@ _REFUSALS = frozenset((429, 502, 503, 504))
 _JSON = b"application/json"
 
 
-@dataclass(frozen=True, slots=True)
+# not frozen: one is made per request, see Head
+@dataclass(slots=True)
 class Errand:
     """What stays the same over all tries of one request."""
 
@@ -44,6 +45,30 @@ class Exchange:
     or would not read.
     """
 
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_client",
+        "_clock",
+        "_errand",
+        "_feed",
+        "_has_body",
+        "_heard_at",
+        "_is_paused",
+        "_splice",
+        "_started_at",
+        "_timer",
+        "_turn",
+        "_upstream",
+        "failure",
+        "first_byte_at",
+        "head",
+        "is_client_gone",
+        "is_over",
+        "is_stale",
+        "replica",
+    )
+
     def __init__(self, errand: Errand, replica: Replica) -> None:
         self.replica = replica
         self.head: Head | None = None
@@ -55,11 +80,13 @@ class Exchange:
         self._errand = errand
         self._client = errand.client
         self._clock = errand.clock
+        self._has_body = True
         self._splice: Splice | None = None
         self._feed = self._read_head
         self._buffer = b""
         self._is_paused = False
         self._started_at = self._heard_at = errand.clock()
+        self._body: Body
         self._upstream: Upstream
         self._turn: asyncio.Future[None]
         self._timer: asyncio.TimerHandle
@@ -118,10 +145,9 @@ class Exchange:
     def open(self, length: int | None) -> None:
         assert self.head is not None
         ours = self._errand.headers(self.replica)
-        has_body = self.head.has_body(self._errand.method)
-        if not has_body:
+        if not self._has_body:
             length = None if self.head.status == 204 else self.head.length
-        self._client.open(self.head, ours, length, has_body=has_body)
+        self._client.open(self.head, ours, length, has_body=self._has_body)
 
     def first_byte(self) -> None:
         assert self.head is not None
@@ -145,21 +171,21 @@ class Exchange:
     def _begin_body(self, head: Head) -> None:
         rest, self._buffer = self._buffer, b""
         self.head = head
+        self._has_body = head.has_body(self._errand.method)
         splice = self._choose_splice(head)
         self._splice = splice
         self._feed = splice.feed
-        if rest or not head.has_body(self._errand.method) or head.length == 0:
+        if rest or not self._has_body or head.length == 0:
             splice.feed(rest)
 
     def _choose_splice(self, head: Head) -> Splice:
         limits = self._errand.limits
-        has_body = head.has_body(self._errand.method)
-        self._body = body = body_of(head) if has_body else FixedBody(0)
+        self._body = body = body_of(head) if self._has_body else FixedBody(0)
         if head.status in _REFUSALS:
             return RefusalSplice(body, limits.held_bytes)
-        if has_body and head.content_type == STREAM_TYPE and not head.is_encoded:
+        if self._has_body and head.content_type == STREAM_TYPE and not head.is_encoded:
             return EventSplice(body, self._client, self, limits)
-        holds = has_body and head.content_type == _JSON and not head.is_encoded
+        holds = self._has_body and head.content_type == _JSON and not head.is_encoded
         return PlainSplice(
             head,
             body,
@@ -182,9 +208,10 @@ class Exchange:
     def _succeed(self) -> None:
         assert self.head is not None
         is_framed = self.head.is_chunked or self.head.length is not None
-        bodyless = not self.head.has_body(self._errand.method)
         self._upstream.is_clean = (
-            self.head.keeps_alive and (is_framed or bodyless) and not self._body.has_excess
+            self.head.keeps_alive
+            and (is_framed or not self._has_body)
+            and not self._body.has_excess
         )
         self._end()
 

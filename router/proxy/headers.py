@@ -68,16 +68,12 @@ def reply_head(head: Head, ours: Sequence[tuple[str, str]], framing: Iterable[by
         dropped |= _tokens(head.connection)
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     lines += [line for name, line in head.lines if name not in dropped]
-    lines += (_line(name, value) for name, value in ours)
+    if _UNSAFE.search("".join([value for _, value in ours])):
+        raise ValueError("control character in a header of ours")
+    lines += [f"{name}: {value}".encode() for name, value in ours]
     lines += framing
     lines.append(b"\r\n")
     return b"\r\n".join(lines)
-
-
-def _line(name: str, value: str) -> bytes:
-    if _UNSAFE.search(value):
-        raise ValueError(f"control character in the value of {name}")
-    return f"{name}: {value}".encode()
 
 
 def _tokens(connection: bytes) -> frozenset[bytes]:

@@ -1,0 +1,95 @@
+"""A stand-in engine as fast as Python gets: what it costs is subtracted by asking it directly."""
+
+import argparse
+import asyncio
+import re
+from typing import cast
+
+import uvloop
+
+_LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
+_EVENTS = re.compile(rb'"max_tokens": ?([0-9]+)')
+_EVENT = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":" hello"},"logprobs":null,"finish_reason":null,'
+    b'"token_ids":null}]}\n\n'
+)
+_USAGE = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'"choices":[],"usage":{"prompt_tokens":500,"total_tokens":550,"completion_tokens":50}}\n\n'
+)
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nserver: bench\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+_ANSWER = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"' + b"word " * 360 + b'"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":500,"total_tokens":550,"completion_tokens":50}}'
+)
+_REPLY = (
+    b"HTTP/1.1 200 OK\r\nserver: bench\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
+)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_EVENT_CHUNK = _chunk(_EVENT)
+_END = _chunk(_USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+class Backend(asyncio.Protocol):
+    """Streams `max_tokens` events, one write each, or answers with 2 KB of JSON."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._transport: asyncio.Transport
+        self._stream: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (at := self._buffer.find(b"\r\n\r\n")) >= 0:
+            length = _LENGTH.search(self._buffer, 0, at)
+            end = at + 4 + (int(length[1]) if length else 0)
+            if len(self._buffer) < end:
+                return
+            body, self._buffer = self._buffer[at + 4 : end], self._buffer[end:]
+            self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        if b'"stream":true' in body:
+            events = _EVENTS.search(body)
+            count = int(events[1]) if events else 50
+            self._stream = asyncio.get_running_loop().create_task(self._play(count))
+        else:
+            self._transport.write(_REPLY)
+
+    async def _play(self, count: int) -> None:
+        write = self._transport.write
+        write(_STREAM_HEAD)
+        for _ in range(count):
+            write(_EVENT_CHUNK)
+            await asyncio.sleep(0)
+        write(_END)
+
+
+async def serve(port: int) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Backend, "127.0.0.1", port, backlog=2048)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int)
+    uvloop.run(serve(parser.parse_args().port))
