@@ -132,18 +132,47 @@ async def _tokenize_all(
     prompts: Mapping[int, Sequence[Message]],
     tokenize: Tokenize,
 ) -> dict[int, list[int]]:
+    """Record number → ids. Where prompts only grow, a conversation's last one holds them all."""
+    if not records:
+        return {}
+    sessions: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.turn):
+        sessions.setdefault(record.session, []).append(record)
+    longest = max(sessions.values(), key=len)
+    # The longest first: it shows whether prompts grow, and whether there is a /tokenize at all.
+    found = await _tokenize_each(longest, prompts, tokenize)
+    if not _only_grows(longest, found):
+        rest = [record for record in records if record.number not in found]
+        return found | await _tokenize_each(rest, prompts, tokenize)
+    others = [turns for turns in sessions.values() if turns is not longest]
+    last = await _tokenize_each([turns[-1] for turns in others], prompts, tokenize)
+    for turns in others:
+        whole = last[turns[-1].number]
+        found |= {record.number: whole[: record.prompt_tokens] for record in turns}
+    return found
+
+
+async def _tokenize_each(
+    records: Sequence[Record], prompts: Mapping[int, Sequence[Message]], tokenize: Tokenize
+) -> dict[int, list[int]]:
     gate = asyncio.Semaphore(TOKENIZE_AT_ONCE)
 
     async def one(record: Record) -> list[int]:
         async with gate:
             return await tokenize(prompts[record.number])
 
-    if not records:
-        return {}
-    # The first one alone: where there is no /tokenize, one refusal is enough.
-    first = await one(records[0])
-    rest = await asyncio.gather(*(one(record) for record in records[1:]))
-    return dict(zip((record.number for record in records), [first, *rest], strict=True))
+    tokens = await asyncio.gather(*(one(record) for record in records))
+    return dict(zip((record.number for record in records), tokens, strict=True))
+
+
+def _only_grows(turns: Sequence[Record], tokens: Mapping[int, Sequence[int]]) -> bool:
+    """Each prompt starts the last one, and is as long as the engine said."""
+    whole = list(tokens[turns[-1].number])
+    return all(
+        record.prompt_tokens == len(tokens[record.number])
+        and list(tokens[record.number]) == whole[: record.prompt_tokens]
+        for record in turns
+    )
 
 
 def _left_behind(before: Sequence[int], answer_tokens: int, prompt: Sequence[int]) -> int:

@@ -21,6 +21,7 @@ from loadgen.workload.trace import TraceError
 
 EXIT_USAGE = 2
 EXIT_STOPPED = 130
+PLAIN_WIDTH = 120
 STOP_GRACE_S = 15.0
 """After a signal: time to print what there is and to end the processes that were started."""
 
@@ -52,7 +53,7 @@ async def _run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     around = Surroundings(console=Console(stderr=True), clock=time.perf_counter, stop=stop)
-    command = asyncio.ensure_future(args.run(args, Console(), around))
+    command = asyncio.ensure_future(args.run(args, _stdout(), around))
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({command, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -63,6 +64,12 @@ async def _run(args: argparse.Namespace) -> int:
     if command.cancelled() or stop.is_set():
         return EXIT_STOPPED
     return int(command.result())
+
+
+def _stdout() -> Console:
+    """In a file or a pipe nobody can widen the window: wide enough for the tables."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 if __name__ == "__main__":

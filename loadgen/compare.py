@@ -30,7 +30,7 @@ from loadgen.options import (
     positive,
     workload_maker,
 )
-from loadgen.report import write_json
+from loadgen.report import write_json, write_jsonl
 from loadgen.stack import StackOptions
 
 SESSION_HEADER: Final = "x-session-id"
@@ -57,7 +57,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_stack_options(parser)
     add_workload_options(parser)
     add_request_options(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the comparison")
+    add = parser.add_argument_group("output").add_argument
+    add("--json", type=Path, metavar="FILE", help="the comparison")
+    add("--jsonl-dir", type=Path, metavar="DIR", help="one record per request, a file each")
     parser.set_defaults(run=run)
 
 
@@ -75,10 +77,14 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     """0 if no contender had an error, else 1."""
     contenders = make_contenders(args)
     plan = make_plan(args, [contender.name for contender in contenders])
-    comparison = await compare(contenders, plan, around)
+    comparison, runs = await compare(contenders, plan, around)
     print_comparison(comparison, console)
     if args.json:
         write_json(args.json, comparison)
+    if args.jsonl_dir:
+        for name, found in runs.items():
+            records = [record for measured in found for record in measured.result.records]
+            write_jsonl(args.jsonl_dir / f"{name}.jsonl", records)
     return exit_code(comparison)
 
 

@@ -34,6 +34,10 @@ class Contender(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def is_fresh(self) -> bool:
+        """Nothing is cached when it opens, so `--cache cold` has nothing to keep out."""
+
     def open(self) -> AbstractAsyncContextManager[Stack]: ...
 
 
@@ -43,6 +47,7 @@ class PolicyContender:
 
     name: str
     options: StackOptions
+    is_fresh: bool = True
 
     def open(self) -> AbstractAsyncContextManager[Stack]:
         return open_stack(self.options, self.name)
@@ -56,6 +61,7 @@ class UrlContender:
     url: str
     model: str
     tokenize_url: str | None = None
+    is_fresh: bool = False
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Stack]:
@@ -81,7 +87,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     parameters: dict[str, object]
     runs: list[Column]
-    definitions: dict[str, str] = DEFINITIONS
+    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +110,13 @@ class MakeTarget(Protocol):
     def __call__(self, url: str, model: str) -> Target: ...
 
 
-async def compare(contenders: Sequence[Contender], plan: Plan, around: Surroundings) -> Comparison:
+async def compare(
+    contenders: Sequence[Contender], plan: Plan, around: Surroundings
+) -> tuple[Comparison, dict[str, list[Measured]]]:
     """Every contender `repeats` times, taking turns, so that a slow minute hits all alike.
 
-    Words per token are measured once: every contender gets the same bytes.
+    Words per token are measured once: every contender gets the same bytes. Also returns the raw
+    runs by contender.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     runs: dict[str, list[Measured]] = {contender.name: [] for contender in contenders}
@@ -121,11 +130,12 @@ async def compare(contenders: Sequence[Contender], plan: Plan, around: Surroundi
             plan = _with_factor(plan, measured.tokens_per_word)
     done = {name: found for name, found in runs.items() if found}
     first = next(iter(done.values()), [])
-    return Comparison(
+    comparison = Comparison(
         started_at=started_at,
         parameters=_parameters(plan, first),
         runs=[_column(name, pool(found)) for name, found in done.items()],
     )
+    return comparison, done
 
 
 async def _run_one(contender: Contender, plan: Plan, around: Surroundings, repeat: int) -> Measured:
@@ -135,6 +145,8 @@ async def _run_one(contender: Contender, plan: Plan, around: Surroundings, repea
             plan.settings,
             seed=plan.settings.seed + repeat,
             session_header=plan.session_headers.get(contender.name),
+            # Salts differ, and so do their tokens: fresh engines all get the very same bytes.
+            is_cold=plan.settings.is_cold and not contender.is_fresh,
             tokenize_url=stack.tokenize_url,
             replica_ids=stack.replica_ids,
         )
@@ -152,18 +164,19 @@ def pool(runs: Sequence[Measured]) -> Summary:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Metrics down, contenders across."""
-    table = Table("", *(escape(run.policy) for run in comparison.runs), box=box.SIMPLE_HEAD)
+    """Metrics down, contenders across; what decides comes first."""
+    runs = comparison.runs
+    table = Table("", *(escape(run.policy) for run in runs), box=box.SIMPLE_HEAD)
     for column in table.columns[1:]:
         column.justify = "right"
+    table.add_row("P95 TTFT, ms", *(ms(run.ttft_ms["p95"]) for run in runs), style="bold")
+    for row in zip(*(overview(run.summary) for run in runs), strict=True):
+        table.add_row(row[0][0], *(escape(value) for _, value in row))
+    table.add_section()
     for name in ("ttft", "itl", "tpot", "e2e"):
         for rank in RANKS:
-            cells = [
-                getattr(getattr(run.summary.latency_ms, name), rank) for run in comparison.runs
-            ]
+            cells = [getattr(getattr(run.summary.latency_ms, name), rank) for run in runs]
             table.add_row(f"{name.upper()} {rank.upper()}, ms", *map(ms, cells))
-    for cells_of_row in zip(*(overview(run.summary) for run in comparison.runs), strict=True):
-        table.add_row(cells_of_row[0][0], *(escape(value) for _, value in cells_of_row))
     return table
 
 

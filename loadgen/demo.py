@@ -29,9 +29,9 @@ MIN_SPEED_UP: Final = 2.0
 
 COMMAND: Final = (
     "compare --policy round-robin --policy session --policy cache-aware --replicas 4"
-    " --profile a100-80-8b-bf16 --num-blocks 4096 --workload multi-turn --num-requests 576"
-    " --turns 24 --session-rate 3 --system-tokens 1500 --user-tokens 150 --output-tokens 30"
-    " --think-s 1.0 --cache as-is --seed 7"
+    " --profile 2xh100-32b-bf16 --num-blocks 2560 --workload multi-turn --num-requests 480"
+    " --turns 24 --session-rate 4 --system-tokens 1200 --user-tokens 120 --output-tokens 24"
+    " --think-s 0.8 --seed 7"
 )
 """The same comparison by hand; `demo` adds the conclusions."""
 
@@ -49,7 +49,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     demo = demo_options(args.log_dir)
     contenders = compare.make_contenders(demo)
     console.print(f"warmgate-load {escape(COMMAND)}", highlight=False, soft_wrap=True)
-    comparison = await run_all(
+    comparison, _ = await run_all(
         contenders, compare.make_plan(demo, [contender.name for contender in contenders]), around
     )
     print_comparison(comparison, console)

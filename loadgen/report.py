@@ -24,7 +24,7 @@ DEFINITIONS: Final = {
     "TPOT": "(last - first token) / (tokens - those that came with the first one), per request",
     "E2E": "scheduled arrival -> last token",
     "P95 (failed = inf)": "failed requests and turns never sent count as infinitely slow",
-    "percentile": "linear interpolation on raw samples; in brackets a 95 % interval of P95",
+    "percentile": "linear interpolation on raw samples; the 95 % interval is of P95 TTFT",
     "output tok/s": "completion tokens of answered requests / (first due -> last end)",
     "hit rate": "cached / prompt tokens as the engine reported them, over answered requests",
     "hit-rate bound": "one unlimited cache for all; full blocks, at most the prompt less a token",
@@ -45,7 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     parameters: dict[str, object]
     summary: Summary
-    definitions: dict[str, str] = DEFINITIONS
+    definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -102,18 +102,18 @@ def overview(summary: Summary) -> list[tuple[str, str]]:
     latency, client, lengths = summary.latency_ms, summary.client, summary.lengths
     interval = latency.ttft.p95_ci
     return [
-        ("P95 TTFT (95 % interval)", "-" if interval is None else " .. ".join(map(ms, interval))),
+        ("95 % interval", "-" if interval is None else " .. ".join(map(ms, interval))),
         ("P95 TTFT (failed = inf)", ms(latency.ttft_failed_inf.p95)),
-        ("P95 E2E (failed = inf)", ms(latency.e2e_failed_inf.p95)),
-        ("requests", f"{summary.ok} of {summary.planned} in {summary.duration_s:.1f} s"),
-        ("requests/s", f"{summary.requests_per_s:.2f}"),
-        ("errors", _errors(summary)),
-        ("output tok/s", f"{summary.output_tokens_per_s:.1f}"),
-        ("prompt tokens, mean", f"{lengths.input:.0f} (asked {lengths.asked_input:.0f})"),
-        ("output tokens, mean", f"{lengths.output:.1f} (asked {lengths.asked_output:.1f})"),
         ("hit rate", share(summary.hit_rate)),
         ("hit-rate bound", share(summary.hit_rate_bound)),
+        ("errors", _errors(summary)),
+        ("output tok/s", f"{summary.output_tokens_per_s:.1f}"),
         ("load spread", "-" if summary.load_spread is None else f"{summary.load_spread:.2f}"),
+        ("requests answered", f"{summary.ok} of {summary.planned} in {summary.duration_s:.1f} s"),
+        ("requests/s", f"{summary.requests_per_s:.2f}"),
+        ("P95 E2E (failed = inf)", ms(latency.e2e_failed_inf.p95)),
+        ("prompt tokens, mean", f"{lengths.input:.0f} (asked {lengths.asked_input:.0f})"),
+        ("output tokens, mean", f"{lengths.output:.1f} (asked {lengths.asked_output:.1f})"),
         ("send lag p50 / p99", f"{client.send_lag_ms_p50:.1f} / {client.send_lag_ms_p99:.1f} ms"),
         ("event loop lag p99", f"{client.loop_lag_ms_p99:.1f} ms, CPU {client.cpu:.0%} of a core"),
         ("client-bound", "YES: the client was too slow" if client.is_bound else "no"),

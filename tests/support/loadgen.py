@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+EXCERPT = Path(__file__).parents[1] / "data" / "traces" / "mooncake_conversation_300.jsonl"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -167,3 +170,16 @@ async def serve(answer: Answer) -> AsyncIterator[ScriptedServer]:
         yield server
     finally:
         await runner.cleanup()
+
+
+async def warmgate_load(*arguments: str) -> tuple[int, str, str]:
+    """The real program: (exit code, stdout, stderr)."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.cli", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(50):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()

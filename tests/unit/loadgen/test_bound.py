@@ -94,7 +94,10 @@ def test_usage_of_a_silent_engine_gives_none():
 
 def conversation() -> RunResult:
     records = [record(0, 30, output=21), record(1, 70, turn=1)]
-    prompts = {0: (Message("user", "30"),), 1: (Message("user", "70"),)}
+    prompts: dict[int, tuple[Message, ...]] = {
+        0: (Message("user", "30"),),
+        1: (Message("user", "70"),),
+    }
     return RunResult(planned=2, records=records, prompts=prompts)
 
 
@@ -120,3 +123,46 @@ async def test_without_tokens_and_conversations_there_is_no_bound():
     single = conversation()
     single.records.pop()
     assert await find_bound(single, refuse, BLOCK) is None
+
+
+def growing(first: int, step: int, sessions: str = "ab", turns: int = 3) -> RunResult:
+    """Conversations whose prompts are `first`, `first + step`, … tokens."""
+    records: list[Record] = []
+    prompts: dict[int, tuple[Message, ...]] = {}
+    for turn in range(turns):
+        for session in sessions:
+            number = len(records)
+            length = first + step * turn
+            records.append(record(number, length, session=session, turn=turn, output=3))
+            prompts[number] = (Message("user", f"{session} {length}"),)
+    return RunResult(planned=len(records), records=records, prompts=prompts)
+
+
+async def test_growing_conversations_are_tokenized_once_each_but_for_one():
+    asked = []
+
+    async def tokenize(messages):
+        session, length = messages[-1].content.split()
+        asked.append(session)
+        return [ord(session) * 1000 + n for n in range(int(length))]
+
+    result = growing(20, 10, sessions="abcd")
+    bound = await find_bound(result, tokenize, BLOCK)
+    assert sorted(asked) == ["a", "a", "a", "b", "c", "d"]
+    assert bound is not None
+    assert bound.rate == usage_bound(result.records, BLOCK)
+
+
+async def test_conversations_that_are_rewritten_are_tokenized_turn_by_turn():
+    asked = []
+
+    async def tokenize(messages):
+        session, length = messages[-1].content.split()
+        asked.append(session)
+        return [int(length) * 1000 + n for n in range(int(length))]
+
+    bound = await find_bound(growing(20, 10), tokenize, BLOCK)
+    assert sorted(asked) == ["a"] * 3 + ["b"] * 3
+    assert bound is not None
+    # The other conversation's prompt of the same length is the same here.
+    assert bound.rate == round((16 + 28 + 36) / 180, 5)

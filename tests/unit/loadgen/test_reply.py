@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.reply import BY_TEXT, DELTAS, ONE_PER_DELTA, USAGE_PER_CHUNK, Reply
@@ -143,6 +143,7 @@ WORDS = ["water", "straße", "水", "river"]
 STREAM = plain_answer(WORDS, prompt=40, cached=32)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, len(STREAM) - 1), max_size=60))
 def test_any_cutting_gives_the_same_text_usage_and_token_count(places):
     ends = sorted({*places, 0, len(STREAM)})
@@ -157,6 +158,7 @@ def test_any_cutting_gives_the_same_text_usage_and_token_count(places):
     assert reply.finish_reason == "length"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(1, 2000))
 def test_shared_out_tokens_are_never_negative_and_lose_none(lengths, total):
     parts = [chunk({"content": "x" * length}) for length in lengths]

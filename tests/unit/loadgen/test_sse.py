@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.sse import MAX_EVENT_BYTES, Event, EventParser, EventTooLong
@@ -23,6 +23,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(ends)]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(STREAMS), st.lists(st.integers(0, 10_000), max_size=40))
 def test_any_cutting_of_any_line_ending_gives_the_same_events(stream, places):
     parser = EventParser()

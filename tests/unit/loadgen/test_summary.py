@@ -1,5 +1,7 @@
 """From records to figures."""
 
+from typing import Any
+
 import pytest
 
 from loadgen.quantiles import Quantiles
@@ -10,7 +12,7 @@ from loadgen.summary import load_spread, summarize, token_gaps
 
 def record(number: int = 0, scheduled_s: float = 1.0, sent_s: float = 1.0, **fields) -> Record:
     """Answered; three tokens at 1.5, 1.6 and 1.8 s unless `fields` says otherwise."""
-    known = {
+    known: dict[str, Any] = {
         "session": f"s{number}",
         "turn": 0,
         "outcome": "ok",
@@ -25,7 +27,12 @@ def record(number: int = 0, scheduled_s: float = 1.0, sent_s: float = 1.0, **fie
 
 
 def failed(outcome: str = "timeout", **fields) -> Record:
-    none = {"first_token_s": None, "last_token_s": None, "arrivals_s": [], "arrival_tokens": []}
+    none: dict[str, Any] = {
+        "first_token_s": None,
+        "last_token_s": None,
+        "arrivals_s": [],
+        "arrival_tokens": [],
+    }
     return record(outcome=outcome, **(none | fields))
 
 

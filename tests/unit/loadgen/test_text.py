@@ -1,7 +1,7 @@
 """Words from a seed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.text import KEY_WORDS, POOL_WORDS, Prose, load_vocabulary
@@ -15,6 +15,7 @@ def test_vocabulary_is_plain_distinct_words():
     assert all(word.isalpha() and word.islower() for word in words)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20), st.integers(1, 3 * POOL_WORDS))
 def test_passage_has_the_length_asked_for(key, tokens):
     assert len(PROSE.passage(key, tokens).split()) == tokens

@@ -58,8 +58,8 @@ def test_conversations_open_with_a_system_prompt_and_go_on_with_questions():
 
 
 def test_conversation_lengths_are_near_what_was_asked():
-    options = {"requests": 800, "turns": 8, "system_tokens": 1000, "user_tokens": 100}
-    turns = [turn for s in multi_turn(**options).sessions() for turn in s.turns]
+    workload = multi_turn(requests=800, turns=8, system_tokens=1000, user_tokens=100)
+    turns = [turn for session in workload.sessions() for turn in session.turns]
     words = [len(turn.messages[-1].content.split()) for turn in turns]
     assert sum(words) / len(words) == pytest.approx(100, rel=0.05)
     assert min(words) >= 80

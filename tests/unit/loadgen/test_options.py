@@ -1,0 +1,68 @@
+"""The command line: documented, and refused where it makes no sense."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import make_parser
+from loadgen.demo import demo_options
+from loadgen.options import make_settings, make_target, workload_maker
+from loadgen.text import Prose
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    return make_parser().parse_args(["run", "--url", "http://h", "--model", "m", *arguments])
+
+
+def test_every_option_is_documented():
+    readme = Path(__file__).parents[3].joinpath("loadgen", "README.md").read_text()
+    commands = next(a for a in make_parser()._actions if a.choices)
+    assert commands.choices is not None
+    options = {
+        option
+        for parser in dict(commands.choices).values()
+        for action in parser._actions
+        for option in action.option_strings
+        if option.startswith("--")
+    }
+    assert {option for option in options if f"`{option}" not in readme} == {"--help"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--num-requests", "0"],
+        ["--request-rate", "-1"],
+        ["--workload", "other"],
+        ["--extra-body", "[1]"],
+        ["--burstiness", "0"],
+    ],
+)
+def test_values_out_of_range_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit):
+        parse(*arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_request_rate_of_conversations_counts_turns():
+    workload = workload_maker(parse("--request-rate", "8", "--turns", "4"))(Prose(0), "")
+    assert workload.parameters["session_rate_per_s"] == 2.0
+
+
+def test_extra_body_wins_over_what_is_sent_by_default():
+    target = make_target(parse("--extra-body", '{"ignore_eos": true, "temperature": 1}'), "u", "m")
+    body = target.body((), 4)
+    assert b'"ignore_eos":true' in body
+    assert b'"temperature":1' in body
+
+
+def test_cache_is_cold_unless_told_otherwise():
+    assert make_settings(parse()).is_cold
+    assert not make_settings(parse("--cache", "as-is")).is_cold
+
+
+def test_demo_is_a_comparison_that_can_be_typed():
+    options = demo_options(Path("logs"))
+    assert options.policy == ["round-robin", "session", "cache-aware"]
+    assert options.session_header == "auto"
