@@ -96,7 +96,7 @@ class Client:
         """Decide the framing. The head itself is sent along with the first bytes after it."""
         is_new = self._request.version >= HttpVersion11
         framing: list[bytes] = []
-        if head.content_type == STREAM_TYPE:
+        if head.content_type == STREAM_TYPE and not head.has(b"x-accel-buffering"):
             framing.append(b"X-Accel-Buffering: no")
         if length is not None:
             framing.append(b"Content-Length: %d" % length)

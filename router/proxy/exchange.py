@@ -257,10 +257,10 @@ class Exchange:
         now = self._clock()
         if self._is_paused:
             self._heard_at = now
-        if self.first_byte_at is None:
-            ends_at = self._started_at + limits.first_byte_timeout_s
-        else:
+        if self._splice is not None and self._splice.has_begun:
             ends_at = self._heard_at + limits.idle_timeout_s
+        else:
+            ends_at = self._started_at + limits.first_byte_timeout_s
         if now < ends_at:
             self._watch_later(min(ends_at - now, limits.idle_timeout_s))
         else:

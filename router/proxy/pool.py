@@ -1,6 +1,7 @@
 """Connections to engines: kept while idle, lent one exchange at a time, never capped."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class Pool:
         self._idle: dict[str, list[Upstream]] = {}
         self._open: set[Upstream] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._all_lost: asyncio.Event = asyncio.Event()
+        self._is_closed = False
+        self._all_lost = asyncio.Event()
 
     @property
     def open_connections(self) -> int:
@@ -82,6 +84,8 @@ class Pool:
 
     async def connect(self, url: str) -> Upstream:
         """A new connection. Raises OSError (also for certificates and for the time limit)."""
+        if self._is_closed:
+            raise ConnectionAbortedError("the pool is closed")
         origin = self.origin(url)
         async with asyncio.timeout(self._limits.connect_timeout_s):
             _, upstream = await asyncio.get_running_loop().create_connection(
@@ -105,15 +109,18 @@ class Pool:
             self._sweep_later()
 
     async def aclose(self) -> None:
-        """Close every connection, busy or not."""
+        """Close every connection, busy or not, and open no more."""
+        self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self._idle.clear()
+        self._all_lost.clear()
         for upstream in tuple(self._open):
             upstream.abort()
         if self._open:
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._all_lost.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await self._all_lost.wait()
 
     def _context(self) -> ssl.SSLContext:
         if self._ssl_context is None:

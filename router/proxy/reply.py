@@ -66,8 +66,9 @@ class Reply:
 class Listener(Protocol):
     """Told as it happens, inside the data path: must be quick and must not raise.
 
-    Every `trying` is followed by `failed`, or by the end of `forward()`. A reply that was refused
-    (429, 502, 503, 504) counts as failed even if it is what the client gets in the end.
+    Every `trying` is followed by `failed`, or by the end of `forward()`. A refusal (429, 502, 503,
+    504) counts as failed even if it is what the client gets in the end. After `first_byte` comes
+    no `failed`: an engine that dies later is in the report, as CUT_SHORT.
     """
 
     def trying(self, replica: Replica) -> None:

@@ -12,11 +12,11 @@ from router.proxy.sse import (
     Sign,
     error_event,
     first_event_end,
-    holds_error,
     is_aborted,
     last_event_end,
     sign_of,
 )
+from router.proxy.tail import Tail
 
 
 class Opener(Protocol):
@@ -34,6 +34,10 @@ class Splice(Protocol):
 
     is_whole: bool
 
+    @property
+    def has_begun(self) -> bool:
+        """The engine is at it: from here on, silence is measured against the idle limit."""
+
     def feed(self, data: bytes) -> None:
         """Raises BadReply."""
 
@@ -48,25 +52,6 @@ class Splice(Protocol):
 
     def holds_error(self) -> bool:
         """The reply has status 200 and carries an error."""
-
-
-class _Tail:
-    """The last bytes of a reply."""
-
-    __slots__ = ("_data", "_limit")
-
-    def __init__(self, limit: int) -> None:
-        self._data = bytearray()
-        self._limit = limit
-
-    def add(self, data: bytes | bytearray) -> None:
-        kept = self._data
-        kept += data
-        if len(kept) > 2 * self._limit:
-            del kept[: -self._limit]
-
-    def bytes(self) -> bytes:
-        return bytes(self._data)
 
 
 class PlainSplice:
@@ -94,7 +79,11 @@ class PlainSplice:
         self._held_bytes = held_bytes
         self._held: bytearray | None = bytearray()
         self._early: Usage | None = None
-        self._tail = _Tail(tail_bytes)
+        self._tail = Tail(tail_bytes)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._held is None or bool(self._held)
 
     def feed(self, data: bytes) -> None:
         payload = self._body.decode(data)
@@ -119,7 +108,7 @@ class PlainSplice:
         self._client.break_off()
 
     def usage(self) -> Usage | None:
-        return find_usage(self._tail.bytes()) or self._early
+        return self._tail.usage() or self._early
 
     def holds_error(self) -> bool:
         return False
@@ -150,12 +139,17 @@ class EventSplice:
         self._client = client
         self._opener = opener
         self._held_bytes = limits.held_bytes
-        self._tail = _Tail(limits.tail_bytes)
+        self._tail = Tail(limits.tail_bytes)
         self._pending = bytearray()
         self._searched = 0
         self._is_torn = False
         self._has_token = False
         self._ending = b"\n\n"
+
+    @property
+    def has_begun(self) -> bool:
+        """Headers, roles and comments come long before the prefill is done: they don't count."""
+        return self._has_token
 
     def feed(self, data: bytes) -> None:
         if self._has_token and not self._pending and self._chunks is not None:
@@ -184,10 +178,10 @@ class EventSplice:
         self._client.end()
 
     def usage(self) -> Usage | None:
-        return find_usage(self._tail.bytes())
+        return self._tail.usage()
 
     def holds_error(self) -> bool:
-        return holds_error(self._tail.bytes())
+        return self._tail.holds_error()
 
     def _pass_chunks(self, data: bytes, chunks: ChunkedBody) -> bytes:
         """The path that nearly every event takes. Returns what it could not pass."""
@@ -268,6 +262,10 @@ class RefusalSplice:
         self.held = bytearray()
         self._body = body
         self._held_bytes = held_bytes
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.held)
 
     def feed(self, data: bytes) -> None:
         self.held += self._body.decode(data)

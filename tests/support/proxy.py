@@ -301,6 +301,11 @@ class Engine:
     def replica(self) -> Replica:
         return Replica(self.name, f"http://127.0.0.1:{self.port}")
 
+    @property
+    def busy(self) -> set[asyncio.Task[None]]:
+        """Connections that are open."""
+        return self._tasks
+
     async def stop(self) -> None:
         self._server.close()
         await self._server.wait_closed()

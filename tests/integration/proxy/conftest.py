@@ -1,4 +1,4 @@
-"""Every test here runs on both event loops: uvloop as in production, asyncio's own as a fallback."""
+"""Every test here runs on both event loops: uvloop as in production, and asyncio's own."""
 
 import asyncio
 from collections.abc import Callable, Mapping

@@ -84,6 +84,13 @@ async def test_ten_megabytes_without_a_line_end_pass_in_bounded_memory():
         assert body == event("a") + long
 
 
+async def test_half_a_json_body_and_then_silence_is_a_timeout():
+    limits = dataclasses.replace(QUICK, idle_timeout_s=0.1)
+    half = json_reply(b'{"choices":[]}')[:-5]
+    async with gateway(Engine(dies_after(half, "hang")), limits=limits) as app:
+        assert (await ask(app.port))[0] == 504
+
+
 async def test_a_long_json_body_that_dies_is_cut_and_not_whole():
     reply = json_reply(b"[" + b"1," * 100_000 + b"1]")
     async with gateway(Engine(dies_after(reply[:150_000], "close"))) as app:

@@ -145,6 +145,21 @@ async def test_closing_the_forwarder_closes_idle_connections():
         await until(lambda: engine.closed == 1)
 
 
+async def test_closing_the_forwarder_ends_what_is_under_way():
+    async def hang(connection: Connection) -> None:
+        await connection.request()
+        await connection.until_closed()
+
+    engine, other = Engine(hang), Engine(always(GOOD))
+    async with gateway(engine, other) as app:
+        asked = asyncio.create_task(ask(app.port))
+        await until(lambda: len(engine.busy) == 1)
+        await app.forwarder.aclose()
+        assert (await asked)[0] == 502
+        assert other.accepted == 0
+        assert app.forwarder.pool.open_connections == 0
+
+
 async def test_path_query_prefix_and_rank_reach_the_engine():
     seen: list[tuple[bytes, bytes]] = []
 
@@ -210,6 +225,7 @@ async def test_https_engines_are_reached_and_verified(tmp_path):
         assert (await ask(app.port))[0] == 502
         trusting = ssl.create_default_context(cafile=str(cert))
         await app.forwarder.aclose()
+        assert app.forwarder.pool.open_connections == 0
         app.forwarder = Forwarder(QUICK, ssl_context=trusting)
         assert (await ask(app.port))[0] == 200
         await app.forwarder.aclose()
