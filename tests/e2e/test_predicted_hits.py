@@ -2,6 +2,7 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 from tests.support.processes import Fleet, fleet, until
 from tests.support.streaming import Streamed, chat
@@ -26,7 +27,7 @@ async def events_have_settled(run: Fleet) -> None:
 
 
 async def converse(
-    run: Fleet, seed: int, turns: int, words: int = 120, **fields: str
+    run: Fleet, seed: int, turns: int, words: int = 120, **fields: Any
 ) -> list[Streamed]:
     rng = Random(seed)
     messages = [{"role": "system", "content": f"{seed} {talk(rng, words)}"}]
