@@ -4,7 +4,7 @@ import asyncio
 import json
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,7 +197,7 @@ async def post(http: aiohttp.ClientSession, url: str, body: object, **headers: s
         return await reply.json()
 
 
-async def stream(http: aiohttp.ClientSession, url: str, body: dict[str, object]) -> list[Any]:
+async def stream(http: aiohttp.ClientSession, url: str, body: Mapping[str, object]) -> list[Any]:
     """The chunks of a stream that ended with [DONE]."""
     async with http.post(url, json={**body, "stream": True}) as reply:
         assert reply.status == 200, await reply.text()
@@ -216,7 +216,18 @@ class Subscriber:
         self._socket = self._context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self._socket.connect(events_url)
+        self._events_url = events_url
+
+    async def ready(self) -> None:
+        """Connect, and wait until the publisher has taken the connection."""
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket.connect(self._events_url)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await monitor.recv_multipart()
+        finally:
+            self._socket.disable_monitor()
+            monitor.close(0)
 
     async def frames(self, count: int) -> list[Frame]:
         """The next `count` frames."""
@@ -240,15 +251,15 @@ class Subscriber:
 
     def close(self) -> None:
         self._socket.close()
-        self._context.term()
+        self._context.destroy(0)
 
 
 @asynccontextmanager
 async def subscribed(running: Any) -> AsyncIterator[Subscriber]:
-    """Subscribed to a running engine's rank 0, with the subscription known to be in force."""
+    """Subscribed to a running engine's rank 0."""
     subscriber = Subscriber(running.events_url, running.replay_url)
     try:
-        await asyncio.sleep(0.2)  # PUB has no acknowledgement; frames missed here are replayed
+        await subscriber.ready()
         yield subscriber
     finally:
         subscriber.close()

@@ -56,10 +56,10 @@ class Engine:
         self.draining = False
         self._loops: list[asyncio.Task[None]] = []
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Bind the event sockets and start stepping."""
         for rank in self.ranks:
-            rank.publisher.open()
+            await rank.publisher.open()
         self._loops = [asyncio.create_task(rank.core.run()) for rank in self.ranks]
         for loop in self._loops:
             loop.add_done_callback(_report)

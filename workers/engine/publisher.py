@@ -21,6 +21,8 @@ from workers.engine.faults import FaultPlan
 
 HIGH_WATER_MARK: Final = 100_000
 _REPLAY_BURST: Final = 256
+_BIND_ATTEMPTS: Final = 40
+_BIND_PAUSE_S: Final = 0.05
 log = logging.getLogger(__name__)
 
 
@@ -54,7 +56,7 @@ class Publisher:
         self.events_url = _url(settings.host, settings.events_port)
         self.replay_url = _url(settings.host, settings.replay_port)
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Bind both sockets; afterwards the URLs name the real ports."""
         plain = zmq.Context(self._context)
         self._events = plain.socket(zmq.PUB)
@@ -64,8 +66,8 @@ class Publisher:
         self._events.set(zmq.SNDHWM, HIGH_WATER_MARK)
         # A ROUTER drops silently at its mark, so a replay must fit below it (vLLM: from 0.33).
         self._replay.set(zmq.SNDHWM, 2 * (self._settings.buffer_steps + 1))
-        self.events_url = _bind(self._events, self.events_url)
-        self.replay_url = _bind(self._replay, self.replay_url)
+        self.events_url = await _bind(self._events, self.events_url)
+        self.replay_url = await _bind(self._replay, self.replay_url)
         self._replaying = asyncio.create_task(self._serve_replays(self._replay))
 
     async def close(self) -> None:
@@ -84,7 +86,7 @@ class Publisher:
     async def destroy(self) -> None:
         """Close for good."""
         await self.close()
-        self._context.term()
+        self._context.destroy(0)
 
     async def restart(self) -> None:
         """A new life at the same addresses: numbers from 0, nothing to replay."""
@@ -92,7 +94,7 @@ class Publisher:
         self._seq = 0
         self._held = None
         self._buffer.clear()
-        self.open()
+        await self.open()
 
     def publish(self, events: Sequence[Event]) -> None:
         """Number, keep and send what one step did to the cache."""
@@ -158,9 +160,17 @@ def _url(host: str, port: int) -> str:
     return f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}"
 
 
-def _bind(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", url: str) -> str:
-    if ":" in url.rsplit(":", 1)[0].removeprefix("tcp:"):
+async def _bind(socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", url: str) -> str:
+    if "[" in url:
         socket.set(zmq.IPV6, 1)
-    socket.bind(url)
+    for attempt in range(_BIND_ATTEMPTS):
+        try:
+            socket.bind(url)
+            break
+        except zmq.ZMQError as exc:
+            # ZeroMQ closes sockets in the background: the last life's may still hold the port.
+            if exc.errno != zmq.EADDRINUSE or attempt == _BIND_ATTEMPTS - 1:
+                raise OSError(exc.errno, f"{url}: {exc.strerror}") from exc
+            await asyncio.sleep(_BIND_PAUSE_S)
     bound = socket.get(zmq.LAST_ENDPOINT)
     return bound.decode() if isinstance(bound, bytes) else str(bound)

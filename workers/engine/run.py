@@ -78,8 +78,8 @@ async def run_engine(
     runner = web.AppRunner(
         _app(engine, lifecycle), handler_cancellation=True, access_log=None, shutdown_timeout=1.0
     )
-    engine.open()
     try:
+        await engine.open()
         await runner.setup()
         await lifecycle.open(runner)
         yield RunningEngine(engine, lifecycle)

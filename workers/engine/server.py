@@ -124,6 +124,7 @@ class Generation:
             else:
                 self._start(call, job, [self._streamed(call, job, at) for at in call.choices])
                 await job.done
+            await call.wire.end()
             self._end_stream(call, job.usage(self._engine.sizes.block_size))
         await response.write_eof()
         return response

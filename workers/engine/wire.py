@@ -10,13 +10,16 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 
 
 class Wire(Protocol):
-    """Where a reply goes. Nothing but `begin` and `whole` may wait."""
+    """Where a reply goes. Nothing but `begin`, `whole` and `end` may wait."""
 
     async def begin(self) -> None:
         """Before the status line."""
 
     async def whole(self) -> None:
         """Before a reply in one piece."""
+
+    async def end(self) -> None:
+        """After a stream's last token."""
 
     def send(self, data: bytes) -> None:
         """Bytes that belong to no token: openings, usage, the end."""
@@ -39,6 +42,9 @@ class SoundWire:
         return
 
     async def whole(self) -> None:
+        return
+
+    async def end(self) -> None:
         return
 
     def send(self, data: bytes) -> None:
@@ -70,6 +76,10 @@ class StallingWire:
     async def whole(self) -> None:
         await asyncio.Event().wait()  # ends when the client leaves: the handler is cancelled
 
+    async def end(self) -> None:
+        if self._silent:
+            await self.whole()
+
     def send(self, data: bytes) -> None:
         if not self._silent:
             self._wire.send(data)
@@ -98,6 +108,9 @@ class ResettingWire:
     async def whole(self) -> None:
         self.cut()
         await asyncio.Event().wait()  # the handler is cancelled as the connection is lost
+
+    async def end(self) -> None:
+        return
 
     def send(self, data: bytes) -> None:
         self._wire.send(data)

@@ -183,6 +183,19 @@ async def test_a_reset_is_refused_while_something_runs():
         await finished(one)
 
 
+async def test_events_stay_true_through_a_preemption():
+    follower = Follower()
+    engine_core = core(follower, VirtualClock(), num_blocks=9)
+    both = [sequence(tokens_of(first, 12), 12) for first in (0, 100)]
+    async with stepping(engine_core):
+        for one in both:
+            engine_core.submit(one)
+        await finished(*both)
+    assert [one.preemptions for one in both] == [0, 1]
+    assert [one.answered for one in both] == [12, 12]
+    assert engine_core.cached() == follower.copies
+
+
 async def test_an_abort_frees_the_blocks_and_tells_the_listener():
     engine_core = core(Follower(), VirtualClock())
     one = sequence(tokens_of(0, 9), 200)
