@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from router.openai.fields import is_given
 from router.openai.generation import Generation
@@ -28,16 +28,21 @@ from router.tokens.template import ChatTemplate, Clock, TemplateFailed
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What tokenizing may cost.
 
-    `inline_chars`: up to so many new characters are encoded on the event loop (about 1 ms);
-    more go to the executor. `max_pending`: prompts in or before the executor.
+    `inline_bytes`: bodies up to this size are decoded and rendered on the event loop;
+    `inline_chars`: up to so many new characters are encoded there (both about 1 ms). More goes to
+    the executor. `max_pending`: jobs in or before the executor.
     """
 
     deadline_s: float = 1.0
+    inline_bytes: int = 64 * 1024
     inline_chars: int = 4096
     max_bytes: int = 4 * 1024 * 1024
     max_pending: int = 64
@@ -117,13 +122,41 @@ class LocalTokenizer:
         )
 
     async def tokenize(self, generation: Generation) -> bytes:
+        until = asyncio.get_running_loop().time() + self._limits.deadline_s
         truncation = read_truncation(generation.fields)
+        try:
+            found = await self._pieces_in_time(generation, until)
+        except TemplateFailed as exc:
+            self._log_once(exc.where)
+            raise
+        if isinstance(found, bytes):
+            return found if truncation is None else truncation.slice_ids(found)
+        edges = self._edges(generation)
+        return edges.put_around(await self._encode(found, until), truncation)
+
+    async def _pieces_in_time(self, generation: Generation, until: float) -> list[str] | bytes:
+        if len(generation.body) <= self._limits.inline_bytes:
+            return self._pieces(generation)
+        return await _result(self._submit(self._pieces, generation), until)
+
+    def _pieces(self, generation: Generation) -> list[str] | bytes:
+        """The prompt's text in pieces, or its ids if it came as ids. Any thread may run this."""
         prompt = read_prompt(generation, self._limits.max_bytes)
         if isinstance(prompt, IdsPrompt):
-            return prompt.ids if truncation is None else truncation.slice_ids(prompt.ids)
+            return prompt.ids
         text = self._render(generation, prompt) if isinstance(prompt, ChatPrompt) else prompt.text
-        edges = self._edges(generation)
-        return edges.put_around(await self._encode(text), truncation)
+        return self.encoder.pieces(text)
+
+    def _render(self, generation: Generation, prompt: ChatPrompt) -> str:
+        if is_given(generation.fields.chat_template):
+            # A client's own program: it could keep a thread busy for ever.
+            raise TokenizeFailed(Reason.UNSUPPORTED)
+        name = DEFAULT_TEMPLATE if prompt.tools is None else TOOL_TEMPLATE
+        template = self._templates.get(name) or self._templates.get(DEFAULT_TEMPLATE)
+        if template is None:
+            raise TokenizeFailed(Reason.UNSUPPORTED)
+        prompt = replace(prompt, variables={**self._variables, **prompt.variables})
+        return template.render(prompt, self._limits.max_bytes)
 
     def _edges(self, generation: Generation) -> Edges:
         if not adds_special_tokens(generation):
@@ -132,52 +165,39 @@ class LocalTokenizer:
             raise TokenizeFailed(Reason.UNSUPPORTED)
         return self.encoder.edges
 
-    def _render(self, generation: Generation, prompt: ChatPrompt) -> str:
-        if is_given(generation.fields.chat_template):
-            # A client's own program: it could keep the event loop busy for ever.
-            raise TokenizeFailed(Reason.UNSUPPORTED)
-        name = DEFAULT_TEMPLATE if prompt.tools is None else TOOL_TEMPLATE
-        template = self._templates.get(name) or self._templates.get(DEFAULT_TEMPLATE)
-        if template is None:
-            raise TokenizeFailed(Reason.UNSUPPORTED)
-        prompt = replace(prompt, variables={**self._variables, **prompt.variables})
-        try:
-            return template.render(prompt, self._limits.max_bytes)
-        except TemplateFailed as exc:
-            self._log_once(exc.where)
-            raise
-
-    async def _encode(self, text: str) -> bytes:
-        pieces = self.encoder.pieces(text)
+    async def _encode(self, pieces: list[str], until: float) -> bytes:
         ids = self.encoder.recall(pieces)
         missing = {piece for piece, known in zip(pieces, ids, strict=True) if known is None}
-        if not missing:
-            return b"".join(known for known in ids if known is not None)
-        if sum(map(len, missing)) <= self._limits.inline_chars:
-            fresh = self.encoder.encode_pieces(missing)
-            self.encoder.remember(fresh)
-        else:
-            fresh = await self._in_executor(missing)
+        fresh = await self._encode_missing(missing, until) if missing else {}
         return b"".join(
             fresh[piece] if known is None else known
             for piece, known in zip(pieces, ids, strict=True)
         )
 
-    async def _in_executor(self, pieces: set[str]) -> dict[str, bytes]:
-        """Encode in a thread. What comes after the deadline is still remembered."""
+    async def _encode_missing(self, pieces: set[str], until: float) -> dict[str, bytes]:
+        """Ids of pieces that the memo lacks. What comes after the deadline is still remembered."""
+        if sum(map(len, pieces)) <= self._limits.inline_chars:
+            fresh = self.encoder.encode_pieces(pieces)
+            self.encoder.remember(fresh)
+            return fresh
+        job = self._submit(self.encoder.encode_pieces, pieces)
+        job.add_done_callback(self._remember)
+        return await _result(job, until)
+
+    def _submit(self, work: Callable[[A], T], argument: A) -> asyncio.Future[T]:
         if self._pending >= self._limits.max_pending:
             raise TokenizeFailed(Reason.BUSY)
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._executor, self.encoder.encode_pieces, pieces)
+        job = asyncio.get_running_loop().run_in_executor(self._executor, work, argument)
         self._pending += 1
-        job.add_done_callback(self._finish)
-        await asyncio.wait((job,), timeout=self._limits.deadline_s)
-        if not job.done():
-            raise TokenizeFailed(Reason.TIMEOUT)
-        return job.result()
+        job.add_done_callback(self._release)
+        return job
 
-    def _finish(self, job: asyncio.Future[dict[str, bytes]]) -> None:
+    def _release(self, job: asyncio.Future[Any]) -> None:
         self._pending -= 1
+        if not job.cancelled():
+            job.exception()  # seen here, because its client may be gone
+
+    def _remember(self, job: asyncio.Future[dict[str, bytes]]) -> None:
         if not job.cancelled() and job.exception() is None:
             self.encoder.remember(job.result())
 
@@ -186,3 +206,11 @@ class LocalTokenizer:
         if where not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add(where)
             log.warning("chat template of %s fails: %s (logged once)", self._name, where)
+
+
+async def _result(job: asyncio.Future[T], until: float) -> T:
+    """Wait for a job without cancelling it: others may need what it finds."""
+    await asyncio.wait((job,), timeout=until - asyncio.get_running_loop().time())
+    if not job.done():
+        raise TokenizeFailed(Reason.TIMEOUT)
+    return job.result()

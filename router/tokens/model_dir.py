@@ -20,12 +20,18 @@ SPECIAL_TOKENS: Final = (
     "cls_token",
     "mask_token",
 )
+CONFIG: Final = "tokenizer_config.json"
 DEFAULT_TEMPLATE: Final = "default"
 TOOL_TEMPLATE: Final = "tool_use"
 
 
 class UnusableModelDir(Exception):
     """A file is missing or cannot be read; the message names it."""
+
+
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class ModelDir:
 
 def read_model_dir(path: Path) -> ModelDir:
     """Read tokenizer.json and, where present, tokenizer_config.json and the template files."""
-    config = _json_object(path / "tokenizer_config.json")
+    config = _json_object(path / CONFIG)
     special = _special_tokens({**_json_object(path / "special_tokens_map.json"), **config})
     tokenizer = _tokenizer(path / "tokenizer.json")
     _follow_bos_and_eos_flags(tokenizer, config, special)
@@ -92,14 +98,23 @@ def _follow_bos_and_eos_flags(
 
 
 def _templates(path: Path, configured: Any) -> dict[str, str]:
-    """Template files win over the configuration, as in `transformers`."""
-    templates: dict[str, str] = {}
-    if isinstance(configured, str):
-        templates[DEFAULT_TEMPLATE] = configured
-    elif isinstance(configured, list):
-        for entry in configured:
-            templates[str(entry["name"])] = str(entry["template"])
+    """Sources by name. Template files win over the configuration, as in `transformers`."""
     files = {DEFAULT_TEMPLATE: path / "chat_template.jinja"}
     files |= {file.stem: file for file in sorted(path.glob("additional_chat_templates/*.jinja"))}
-    found = {name: file.read_text("utf-8") for name, file in files.items() if file.is_file()}
-    return found or templates
+    found = {name: _text(file) for name, file in files.items() if file.is_file()}
+    if found or configured is None:
+        return found
+    try:
+        named = msgspec.convert(configured, str | list[_NamedTemplate])
+    except msgspec.ValidationError as exc:
+        raise UnusableModelDir(f"chat_template in {path / CONFIG} cannot be read: {exc}") from exc
+    if isinstance(named, str):
+        return {DEFAULT_TEMPLATE: named}
+    return {entry.name: entry.template for entry in named}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UnusableModelDir(f"{file} cannot be read: {exc}") from exc

@@ -34,11 +34,15 @@ Urls = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """What asking may cost. `max_pending`: asks in flight; one more fails at once (busy)."""
+    """What asking may cost.
+
+    `max_pending`: asks in flight; one more fails at once (busy). `max_bytes`: of the prompt's
+    JSON, which is decoded on the event loop (10 ms for 1 MiB of ordinary messages).
+    """
 
     deadline_s: float = 0.5
     max_pending: int = 32
-    max_bytes: int = 4 * 1024 * 1024
+    max_bytes: int = 1024 * 1024
     max_answer_bytes: int = 16 * 1024 * 1024
     memo_bytes: int = 32 * 1024 * 1024
 

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import InvalidRequest
@@ -126,6 +126,7 @@ def test_other_paths_need_only_a_model():
     assert parse("/v1/embeddings", model="m", input="x").kind is Kind.OTHER
 
 
+@settings(deadline=None)
 @given(
     odd=st.dictionaries(
         st.sampled_from(sorted(set(field.GenerationFields.__struct_fields__) - {"model"}))

@@ -1,7 +1,7 @@
 import functools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -94,6 +94,7 @@ texts = st.lists(snippets | st.text(max_size=8), max_size=14).map("".join)
 
 @pytest.mark.parametrize("added", ADDED)
 @pytest.mark.parametrize("kind", ["bytes", "metaspace"])
+@settings(deadline=None)
 @given(text=texts)
 def test_pieces_in_a_row_are_the_whole_text(kind, added, text):
     whole = tokenizer(kind, added).encode(text, add_special_tokens=False).ids

@@ -243,7 +243,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_long_texts_leave_the_event_loops_thread(model_dir, truth):
+async def test_big_work_leaves_the_event_loops_thread(model_dir, truth):
     seen = set()
 
     class Watching(ThreadPoolExecutor):
@@ -257,7 +257,15 @@ async def test_long_texts_leave_the_event_loops_thread(model_dir, truth):
     with Watching(max_workers=1) as executor:
         made = LocalTokenizer.load(model_dir, executor=executor)
         assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
+        assert len(seen) == 1
+        seen.clear()
         assert unpack(await made.tokenize(completion("short"))) == truth.encode("short").ids
+        assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
+        assert not seen
+        made = LocalTokenizer.load(model_dir, executor=executor, limits=Limits(inline_bytes=10))
+        text = chatml(("user", "Hi"))
+        assert unpack(await made.tokenize(chat([user("Hi")]))) == truth.encode(text).ids
+        assert await reason_of(made, chat([user([{"type": "image"}])])) is Reason.MULTIMODAL
     assert len(seen) == 1
     assert threading.get_ident() not in seen
 
@@ -270,6 +278,12 @@ async def test_what_misses_the_deadline_is_remembered_for_the_next_time(model_di
     await until(lambda: len(made.encoder.memo) == 1)
     assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
     assert executor.jobs == []
+
+
+async def test_the_deadline_holds_for_rendering_too(model_dir):
+    limits = Limits(deadline_s=0.01, inline_bytes=10)
+    made = LocalTokenizer.load(model_dir, limits=limits, executor=ByHand())
+    assert await reason_of(made, chat([user("Hi")])) is Reason.TIMEOUT
 
 
 async def test_too_many_at_once_are_busy_and_room_comes_back(model_dir):
@@ -308,6 +322,8 @@ async def test_a_client_that_leaves_gives_its_place_back(model_dir):
         ("tokenizer.json", "no json"),
         ("tokenizer_config.json", "[]"),
         ("tokenizer_config.json", "{"),
+        ("tokenizer_config.json", '{"chat_template": 5}'),
+        ("tokenizer_config.json", '{"chat_template": [{"name": "default"}]}'),
     ],
 )
 def test_a_directory_that_cannot_be_used_names_the_file(tmp_path, name, content):

@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.tokens.memo import ENTRY_OVERHEAD_BYTES, Memo, _cost
@@ -38,6 +38,7 @@ def test_no_room_means_no_memory():
     assert memo.size_bytes == 0
 
 
+@settings(deadline=None)
 @given(
     max_bytes=st.integers(0, 4000),
     puts=st.lists(st.tuples(st.text(max_size=30), st.binary(max_size=60)), max_size=60),
