@@ -16,7 +16,7 @@ from router.routing import POLICIES
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 2 for a wrong configuration."""
-    args = build_parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     try:
         return int(args.run(args))
     except settings.ConfigError as exc:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def build_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="warmgate", description="Sends each prompt to the replica that holds its prefix."
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from loadgen.cli import build_parser as load_parser
+from loadgen.cli import make_parser as load_parser
 from router import cli as router_cli
 from router import config, errors
 from router.metrics import Metrics, ReplicaSample
-from workers.cli import build_parser as worker_parser
+from workers.cli import make_parser as worker_parser
 
 ROOT = Path(__file__).parents[2]
 os.environ["COLUMNS"] = "100"
@@ -54,15 +54,27 @@ def cli_help(parser: argparse.ArgumentParser) -> str:
     return "```text\n" + "\n".join(text.rstrip() + "\n" for text in texts) + "```"
 
 
+def router_help() -> str:
+    return cli_help(router_cli.make_parser())
+
+
+def worker_help() -> str:
+    return cli_help(worker_parser())
+
+
+def load_help() -> str:
+    return cli_help(load_parser())
+
+
 TABLES = {
     "router/README.md": {
         "settings": settings_table,
         "metrics": metrics_table,
         "errors": errors_table,
-        "cli": lambda: cli_help(router_cli.build_parser()),
+        "cli": router_help,
     },
-    "workers/README.md": {"cli": lambda: cli_help(worker_parser())},
-    "loadgen/README.md": {"cli": lambda: cli_help(load_parser())},
+    "workers/README.md": {"cli": worker_help},
+    "loadgen/README.md": {"cli": load_help},
 }
 
 
