@@ -1,0 +1,153 @@
+"""Two real vLLM replicas on the CPU, and routers in front of them, as processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+MODEL_NAME = "smollm2-135m"
+BLOCK_SIZE = 32
+_START_S = 240.0
+_END_S = 60.0
+_CALL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What `make test-vllm` has set up. `logs`: a folder for what the processes write."""
+
+    vllm: Path
+    model: Path
+    logs: Path
+
+
+def installed() -> Installed | None:
+    """Where the environment says that it is; None without WARMGATE_VLLM."""
+    vllm, model = os.environ.get("WARMGATE_VLLM"), os.environ.get("WARMGATE_VLLM_MODEL")
+    if not vllm or not model:
+        return None
+    logs = Path("build/logs")
+    logs.mkdir(parents=True, exist_ok=True)
+    return Installed(Path(vllm), Path(model), logs)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A running vLLM, as its launcher's ready line describes it."""
+
+    id: str
+    process: "subprocess.Popen[bytes]"
+    line: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return str(self.line["url"])
+
+    def as_flag(self) -> str:
+        """The value of the router's `--replica`."""
+        line = self.line
+        return (
+            f"id={self.id},url={line['url']},events={line['events_url']},"
+            f"replay={line['replay_url']},topic={line['topic']}"
+        )
+
+    def forget(self) -> None:
+        """Empty its prefix cache, and make it say so.
+
+        vLLM publishes the clearing with its next step only, so one step follows: a prompt too
+        short to fill a block.
+        """
+        _post(f"{self.url}/reset_prefix_cache")
+        _post(f"{self.url}/v1/completions", {"model": MODEL_NAME, "prompt": [1], "max_tokens": 1})
+
+
+@contextmanager
+def replicas(at: Installed, count: int = 2) -> Iterator[list[Replica]]:
+    """Start `count` at once, each with a core of its own while there are enough."""
+    with ExitStack() as stack:
+        names = [f"r{number + 1}" for number in range(count)]
+        processes = [
+            stack.enter_context(_process(name, _launch(at, number), at.logs))
+            for number, name in enumerate(names)
+        ]
+        yield [
+            Replica(name, process, _ready_line(process, name))
+            for name, process in zip(names, processes, strict=True)
+        ]
+
+
+@contextmanager
+def router(at: Installed, targets: Sequence[Replica], policy: str, *options: str) -> Iterator[str]:
+    """The URL of a router that is ready, with an index that has caught up."""
+    command = [
+        *(sys.executable, "-m", "router.cli", "serve", "--port", "0", "--policy", policy),
+        *("--tokenizer", str(at.model)),
+        *(word for target in targets for word in ("--replica", target.as_flag())),
+        *options,
+    ]
+    with _process(f"router-{policy}", command, at.logs) as process:
+        url = str(_ready_line(process, policy)["url"])
+        _wait_until_ready(f"{url}/readyz")
+        yield url
+
+
+def _launch(at: Installed, number: int) -> list[str]:
+    core = str(number % (os.cpu_count() or 1))
+    return [
+        *(sys.executable, "-m", "workers.cli", "vllm", "--vllm", str(at.vllm)),
+        *("--events", "tcp://*:0", "--replay", "tcp://*:0"),
+        *("--cpu", "--cpu-cores", core, "--cpu-kv-gib", "1"),
+        str(at.model),
+        *("--host", "127.0.0.1", "--port", "0", "--served-model-name", MODEL_NAME),
+        *("--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16"),
+    ]
+
+
+@contextmanager
+def _process(name: str, command: Sequence[str], logs: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    # VLLM_SERVER_DEV_MODE brings /reset_prefix_cache.
+    environ = os.environ | {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    with (
+        open(logs / f"vllm-{name}.log", "wb") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=_END_S)
+
+
+def _ready_line(process: "subprocess.Popen[bytes]", name: str) -> dict[str, Any]:
+    # Its own time limit ends a start that hangs, and with it this read.
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, f"{name} ended before it was ready; see build/logs/vllm-{name}.log"
+    ready: dict[str, Any] = json.loads(line)
+    return ready
+
+
+def _wait_until_ready(url: str) -> None:
+    give_up = time.monotonic() + _START_S
+    while True:
+        try:
+            with urlopen(url, timeout=_CALL_S):
+                return
+        except (URLError, ConnectionError):
+            assert time.monotonic() < give_up, f"{url} never said 200"
+            time.sleep(0.1)
+
+
+def _post(url: str, body: dict[str, Any] | None = None) -> None:
+    data = b"" if body is None else json.dumps(body).encode()
+    request = Request(url, data=data, headers={"content-type": "application/json"})
+    with urlopen(request, timeout=_CALL_S) as reply:
+        reply.read()
