@@ -7,12 +7,6 @@ from aiohttp import web
 
 from router.proxy.head import Head
 
-REPLICA = "x-warmgate-replica"
-MATCHED_BLOCKS = "x-warmgate-matched-blocks"
-PROMPT_BLOCKS = "x-warmgate-prompt-blocks"
-REASON = "x-warmgate-reason"
-REQUEST_ID = "x-request-id"
-
 _OURS = b"x-warmgate-"
 _HOP_BY_HOP = frozenset(
     (

@@ -27,10 +27,22 @@ _ANSWER = (
     b'"message":{"role":"assistant","content":"' + b"word " * 360 + b'"},"finish_reason":"stop"}],'
     b'"usage":{"prompt_tokens":500,"total_tokens":550,"completion_tokens":50}}'
 )
-_REPLY = (
-    b"HTTP/1.1 200 OK\r\nserver: bench\r\ncontent-type: application/json\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_ANSWER), _ANSWER)
-)
+
+
+def _json(body: bytes) -> bytes:
+    return (
+        b"HTTP/1.1 200 OK\r\nserver: bench\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+_REPLY = _json(_ANSWER)
+# what a whole gateway asks besides, of the engine that it takes this for
+_ASIDES = {
+    b"GET /v1/models ": _json(b'{"object":"list","data":[{"id":"m","max_model_len":8192}]}'),
+    b"GET /health ": _json(b""),
+    b"POST /tokenize ": _json(b'{"count":500,"tokens":[%b]}' % b",".join([b"7"] * 500)),
+}
 
 
 def _chunk(data: bytes) -> bytes:
@@ -63,11 +75,15 @@ class Backend(asyncio.Protocol):
             end = at + 4 + (int(length[1]) if length else 0)
             if len(self._buffer) < end:
                 return
-            body, self._buffer = self._buffer[at + 4 : end], self._buffer[end:]
-            self._answer(body)
+            head, body = self._buffer[:at], self._buffer[at + 4 : end]
+            self._buffer = self._buffer[end:]
+            self._answer(head, body)
 
-    def _answer(self, body: bytes) -> None:
-        if b'"stream":true' in body:
+    def _answer(self, head: bytes, body: bytes) -> None:
+        if not head.startswith(b"POST /v1/"):
+            asides = (reply for line, reply in _ASIDES.items() if head.startswith(line))
+            self._transport.write(next(asides, _json(b"{}")))
+        elif b'"stream":true' in body:
             events = _EVENTS.search(body)
             count = int(events[1]) if events else 50
             self._stream = asyncio.get_running_loop().create_task(self._play(count))
