@@ -21,8 +21,9 @@ from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision, Policy, RouteQuery, Speeds
 from router.tokens.protocol import TokenizeFailed, Tokenizer
 
-RING_TOKENS: Final = 128
-"""Without a session, consistent hashing is over this many leading tokens of a prompt."""
+RING_BLOCKS: Final = 8
+"""Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond
+what is held already: prompts that share only what everybody has are not alike."""
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Plan:
     prefixes: Mapping[ReplicaId, "Prefix"]
     tokenize_failure: str
     stream: bool
+    fleet: str
     _reservations: Reservations
     _speeds: Speeds
     _clock: Callable[[], float]
@@ -85,7 +87,9 @@ class Plan:
         ttft_ms = (self._clock() - claim.booked_at) * 1e3
         self._reservations.computed(claim)
         if self.prompt_tokens:
-            self._speeds.observe(claim.replica_id, claim.work_tokens, claim.running_then, ttft_ms)
+            self._speeds.observe(
+                claim.replica_id, self.fleet, claim.work_tokens, claim.running_then, ttft_ms
+            )
         return ttft_ms
 
     def predicted_hit_tokens(self, replica_id: ReplicaId) -> int | None:
@@ -145,7 +149,7 @@ class Planner:
         prompt_tokens = len(tokens) // BYTES_PER_TOKEN
         prefixes = self._prefixes(generation, members, tokens)
         candidates = self._candidates(members, prefixes, prompt_tokens)
-        query = RouteQuery(prompt_tokens, _ring_key(generation, tokens))
+        query = RouteQuery(prompt_tokens, _ring_key(generation, tokens, prefixes, candidates))
         decision = self.policy.rank(query, candidates)
         by_id = {member.id: member.replica for member in members}
         plan = Plan(
@@ -156,6 +160,7 @@ class Planner:
             prefixes=prefixes,
             tokenize_failure=failure,
             stream=generation.stream,
+            fleet=members[0].base_model,
             _reservations=self.reservations,
             _speeds=self.speeds,
             _clock=self.clock,
@@ -217,14 +222,14 @@ class Planner:
             candidates.append(
                 Candidate(
                     replica_id=member.id,
-                    ttft=self.speeds.of(member.id),
+                    ttft=self.speeds.of(member.id, member.base_model),
                     matched_tokens=_hit(held, prefix.block_size, prompt_tokens),
                     hit_tokens=_hit(max(held, coming), prefix.block_size, prompt_tokens),
                     wait_ms=load.wait_ms,
                     queued_tokens=load.queued_tokens,
                     running=load.running,
                     in_flight=load.in_flight,
-                    recent_ms=load.recent_ms,
+                    busy=load.busy,
                 )
             )
         return candidates
@@ -237,9 +242,17 @@ def _hit(blocks: int, block_size: int, prompt_tokens: int) -> int:
     return min(blocks, (prompt_tokens - 1) // block_size) * block_size
 
 
-def _ring_key(generation: Generation, tokens: bytes) -> str:
+def _ring_key(
+    generation: Generation,
+    tokens: bytes,
+    prefixes: Mapping[ReplicaId, Prefix],
+    candidates: Sequence[Candidate],
+) -> str:
     if generation.session is not None:
         return generation.session
-    start = tokens[: RING_TOKENS * BYTES_PER_TOKEN]
-    seed = prefix_seed(generation.salt, generation.model)
-    return xxh3_64_hexdigest(start or generation.body[:4096], seed)
+    prefix = prefixes[candidates[0].replica_id]
+    if prefix.hashes:
+        held = max(candidate.hit_tokens for candidate in candidates) // prefix.block_size
+        return f"{prefix.hashes[min(held + RING_BLOCKS, prefix.blocks) - 1]:x}"
+    start = tokens or generation.body[:4096]
+    return xxh3_64_hexdigest(start, prefix_seed(generation.salt, generation.model))

@@ -172,7 +172,7 @@ class Runtime:
             "block_sizes": sorted(self.index.block_sizes(member.id)),
             "load": load,
             "in_flight": load.in_flight,
-            "ttft_model": self.speeds.of(member.id),
+            "ttft_model": self.speeds.of(member.id, member.base_model),
         }
 
     def _is_learning(self, member: Member) -> bool:

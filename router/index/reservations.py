@@ -36,7 +36,7 @@ class Load:
 
     `queued_tokens`: uncached prompt tokens of requests without a first token yet.
     `wait_ms`: the time that they still take, by prediction. `running`: requests that decode.
-    `recent_ms`: computing time booked of late, each booking halved every minute.
+    `recent_ms`: computing time booked of late, each booking halved every 30 s.
     """
 
     queued_tokens: int = 0
@@ -46,11 +46,18 @@ class Load:
     recent_ms: float = 0.0
 
     @property
+    def busy(self) -> float:
+        """Share of its time that the replica computed prompts of late, 0 to about 1."""
+        return self.recent_ms / RECENT_WINDOW_MS
+
+    @property
     def in_flight(self) -> int:
         return self.running + self.waiting
 
 
-RECENT_HALF_LIFE_S = 60.0
+RECENT_HALF_LIFE_S = 30.0
+RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
+"""A replica that always computes has so much `recent_ms`."""
 # Of the prefill at the head of the queue, at most this share is believed to be done: a replica
 # that is slower than predicted must not look idle.
 HEAD_DONE_AT_MOST = 0.9

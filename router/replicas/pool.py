@@ -24,6 +24,11 @@ class Member:
     def id(self) -> ReplicaId:
         return self.replica.id
 
+    @property
+    def base_model(self) -> str:
+        """The first model that is no adapter: what its speed depends on. "" before a probe."""
+        return next((name for name in self.models if not self.is_adapter(name)), "")
+
     def serves(self, model: str) -> bool:
         return model in self.models
 

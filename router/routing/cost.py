@@ -2,6 +2,9 @@
 
 from router.routing.query import Candidate, RouteQuery
 
+BUSIEST = 0.9
+"""What is measured as busier than this counts as this: nobody knows how full a full queue is."""
+
 
 def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
     """Prompt tokens that the replica would have to compute. Engines always compute the last one."""
@@ -20,10 +23,14 @@ def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
 
 
 def social_cost_ms(query: RouteQuery, candidate: Candidate) -> float:
-    """Predicted TTFT, and the time that computing takes from whoever comes next.
+    """Predicted TTFT, and the time that computing takes from others.
 
-    A prompt that leaves the replica which holds it saves its own waiting and costs the fleet a
-    second prefill. Counting that prefill once more, for the request behind it, keeps a conversation
-    where its blocks are until waiting there costs more than two prefills elsewhere.
+    The request behind this one waits for its computing; and the busier the replica, the more
+    requests there are that do: in an M/G/1 queue a job of length s delays others by about
+    s · ρ / (1 - ρ). So computing counts 1 + ρ / (1 - ρ) = 1 / (1 - ρ) times beyond the TTFT. A
+    prompt that leaves the replica which holds it saves its own waiting and costs the fleet a second
+    prefill: it stays until waiting there costs more than two prefills elsewhere. And a new one
+    goes where there is room for what will follow.
     """
-    return predicted_ttft_ms(query, candidate) + computing_ms(query, candidate)
+    others = 1.0 / (1.0 - min(candidate.busy, BUSIEST))
+    return predicted_ttft_ms(query, candidate) + others * computing_ms(query, candidate)

@@ -23,8 +23,8 @@ class Candidate:
 
     `hit_tokens`: prompt tokens that it holds or is computing; `matched_tokens`: those that the
     index says it holds. `wait_ms`: time to work off the prompts ahead. `running`: requests that
-    decode there. `recent_ms`: computing time sent there of late. `ttft`: what it has shown of its
-    speed.
+    decode there. `busy`: share of its time that it computed prompts of late. `ttft`: what it has
+    shown of its speed.
     """
 
     replica_id: ReplicaId
@@ -35,4 +35,4 @@ class Candidate:
     queued_tokens: int = 0
     running: int = 0
     in_flight: int = 0
-    recent_ms: float = 0.0
+    busy: float = 0.0

@@ -4,11 +4,12 @@ TTFT ≈ base + per_token · (uncached tokens ahead and own) + per_running · (r
 
 A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
 prior gives it, so that relative errors count alike for short and long prompts, and the prior never
-fades, so that a replica with few or one-sided samples stays near it. Formula: Bayesian linear
+fades, so that few or one-sided samples stay near it. Formula: Bayesian linear
 regression with known noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and
 b − Λ θ₀ decayed.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,9 @@ class Ttft:
     ms_per_token: float = 0.1
     ms_per_running: float = 0.5
 
+    def scaled(self, factor: float) -> "Ttft":
+        return Ttft(factor * self.base_ms, factor * self.ms_per_token, factor * self.ms_per_running)
+
     def predict_ms(self, uncached_tokens: int, wait_ms: float, running: int) -> float:
         """Time to the first token of a prompt that finds `wait_ms` of others' work ahead."""
         return (
@@ -34,16 +38,23 @@ class Ttft:
 
 
 PRIOR: Final = Ttft()
-DECAY: Final = 0.97
-"""A sample's weight after each later one: the last 30 or so count."""
+DECAY: Final = 0.98
+"""A sample's weight after each later one: the last 50 or so count."""
 PRIOR_WEIGHT: Final = 4e-4
 """The prior's parameters are believed to a factor of ten, a sample to a fifth: (0.2 / 10)²."""
 TOKENS_UNIT: Final = 1000.0
+PACE_DECAY: Final = 0.95
+"""The same for a replica's factor: the last 20 or so count."""
+PACE_PRIOR_SAMPLES: Final = 10.0
+"""So many samples' worth of belief that a replica is like its fleet."""
+FIRST_SAMPLES: Final = 8
+"""Before a fleet has shown so much, no replica is told apart."""
+MOST_OFF: Final = 8.0
 
 
 @dataclass(slots=True)
 class TtftModel:
-    """One replica's regression. `observe` costs some µs; `ttft` is the current estimate."""
+    """One fleet's regression. `observe` costs some µs; `ttft` is the current estimate."""
 
     prior: Ttft = PRIOR
     ttft: Ttft = field(init=False)
@@ -99,35 +110,52 @@ def _solve_symmetric(a: list[float], b: list[float]) -> tuple[float, float, floa
 
 
 @dataclass(slots=True)
+class _Pace:
+    """How much slower than its fleet a replica is: a mean of logarithms that starts from 0."""
+
+    total: float = 0.0
+    weight: float = PACE_PRIOR_SAMPLES
+
+    @property
+    def factor(self) -> float:
+        return math.exp(self.total / self.weight)
+
+    def observe(self, ratio: float) -> None:
+        step = math.log(min(max(ratio, 1 / MOST_OFF), MOST_OFF))
+        self.total = PACE_DECAY * self.total + step
+        self.weight = PACE_DECAY * (self.weight - PACE_PRIOR_SAMPLES) + PACE_PRIOR_SAMPLES + 1
+
+
+@dataclass(slots=True)
 class Speeds:
-    """What each replica has shown of its speed. A new one starts from the mean of the others."""
+    """What replicas have shown of their speed: one model per fleet, one factor per replica.
 
-    _models: dict[ReplicaId, TtftModel] = field(default_factory=dict)
+    Replicas of one model are mostly alike, and each alone shows too little, under too little
+    variety of load, to tell its three parameters apart. So all of a fleet's replies teach one
+    regression, and each replica only how much slower or faster than it is (a factor, drawn to 1).
+    `fleet`: any name that says which replicas are alike (the base model's).
+    """
 
-    def of(self, replica_id: ReplicaId) -> Ttft:
-        return self._model(replica_id).ttft
+    _fleets: dict[str, TtftModel] = field(default_factory=dict)
+    _paces: dict[ReplicaId, _Pace] = field(default_factory=dict)
+
+    def of(self, replica_id: ReplicaId, fleet: str) -> Ttft:
+        """The replica's estimate; one that has shown nothing is like its fleet."""
+        model, pace = self._fleets.get(fleet), self._paces.get(replica_id)
+        ttft = model.ttft if model is not None else PRIOR
+        return ttft.scaled(pace.factor) if pace is not None else ttft
 
     def observe(
-        self, replica_id: ReplicaId, work_tokens: int, running: int, ttft_ms: float
+        self, replica_id: ReplicaId, fleet: str, work_tokens: int, running: int, ttft_ms: float
     ) -> None:
-        """A first token came; see `TtftModel.observe`."""
-        self._model(replica_id).observe(work_tokens, running, ttft_ms)
+        """A first token came after `ttft_ms`; `work_tokens` were to be computed until then."""
+        model = self._fleets.setdefault(fleet, TtftModel())
+        pace = self._paces.setdefault(replica_id, _Pace())
+        if model.samples >= FIRST_SAMPLES:
+            wait_ms = work_tokens * model.ttft.ms_per_token
+            pace.observe(ttft_ms / max(model.ttft.predict_ms(0, wait_ms, running), 1.0))
+        model.observe(work_tokens, running, ttft_ms / pace.factor)
 
     def forget(self, replica_id: ReplicaId) -> None:
-        self._models.pop(replica_id, None)
-
-    def _model(self, replica_id: ReplicaId) -> TtftModel:
-        model = self._models.get(replica_id)
-        if model is None:
-            model = self._models[replica_id] = TtftModel(self._mean())
-        return model
-
-    def _mean(self) -> Ttft:
-        shown = [model.ttft for model in self._models.values() if model.samples]
-        if not shown:
-            return PRIOR
-        return Ttft(
-            sum(t.base_ms for t in shown) / len(shown),
-            sum(t.ms_per_token for t in shown) / len(shown),
-            sum(t.ms_per_running for t in shown) / len(shown),
-        )
+        """The replica left; what it taught its fleet stays."""
+        self._paces.pop(replica_id, None)

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from router.replicas import ReplicaId
-from router.routing.cost import computing_ms, predicted_ttft_ms, social_cost_ms
+from router.routing.cost import predicted_ttft_ms, social_cost_ms
 from router.routing.decision import Decision, Reason
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ring import Ring
 
-EQUAL_WITHIN = 1.25
-"""Replicas within a quarter of the lowest cost are as good as it: predictions are no better."""
+EQUAL_WITHIN = 1.05
+"""Replicas within 5 % of the lowest cost are as good as it: predictions are no better."""
 EQUAL_HIT_SHARE = 0.1
-"""Of two such replicas one holds more if the difference is over a tenth of the prompt."""
-
+"""Of two replicas one holds more if the difference is over a tenth of the prompt."""
 SHARE_BOUND = 1.25
+"""Of equals, those that are busier than so many times the mean come last."""
 
 
 class CacheAware:
@@ -21,8 +21,7 @@ class CacheAware:
 
     A prompt that nobody holds costs about the same everywhere, so the ring decides, but passes by
     homes that got more than their share of late: consistent hashing with bounded load. A prompt
-    that is held costs much less where it is held, so the ring has no say; where waiting has made
-    up for that, the holder still goes first.
+    that is held costs much less where it is held, so the ring has no say.
     """
 
     needs_prefix = True
@@ -37,18 +36,11 @@ class CacheAware:
         homes = self._ring.order(query.ring_key, by_id)
         equal = [replica_id for replica_id in homes if costs[replica_id] <= limit]
         dearer = sorted((i for i in homes if costs[i] > limit), key=costs.__getitem__)
-        bound = _recent_bound(query, candidates)
-        holds_most = max(by_id[i].hit_tokens for i in equal) - EQUAL_HIT_SHARE * query.prompt_tokens
-        equal.sort(key=lambda i: (by_id[i].hit_tokens < holds_most, by_id[i].recent_ms > bound))
+        bound = SHARE_BOUND * sum(c.busy for c in candidates) / len(candidates)
+        equal.sort(key=lambda i: by_id[i].busy > bound)
         order = (*equal, *dearer)
         predicted = {c.replica_id: predicted_ttft_ms(query, c) for c in candidates}
         return Decision(order, _reason(query, by_id, order[0]), predicted)
-
-
-def _recent_bound(query: RouteQuery, candidates: Sequence[Candidate]) -> float:
-    """Recent work above which a home is passed by: a quarter over the mean, or half a prompt."""
-    mean_ms = sum(c.recent_ms for c in candidates) / len(candidates)
-    return SHARE_BOUND * mean_ms + min(computing_ms(query, c) for c in candidates) / 2
 
 
 def _reason(

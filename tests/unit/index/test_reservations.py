@@ -127,7 +127,7 @@ def test_in_any_order_of_ends_the_load_returns_to_zero(steps):
 
 def test_recent_work_outlives_the_request_and_fades(book, clock):
     book.release(claim(book, clock, cost_ms=80.0))
-    clock.advance(60)
+    clock.advance(30)
     assert book.load("r1").recent_ms == pytest.approx(40.0)
     book.forget("r1")
     assert book.load("r1") == Load()

@@ -108,7 +108,7 @@ async def test_the_first_token_teaches_the_replicas_speed(planner, clock):
     with await planner.plan(ask(PROMPT * 50)) as plan:
         clock.advance(3.2)
         assert plan.first_token() == pytest.approx(3200)
-    assert planner.speeds.of(plan.replicas[0].id).ms_per_token > 0.5
+    assert planner.speeds.of(plan.replicas[0].id, "m").ms_per_token > 0.5
 
 
 @pytest.mark.parametrize(

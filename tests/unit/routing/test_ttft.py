@@ -1,5 +1,7 @@
 """The TTFT model learns a replica's speed, and stays near its prior without evidence."""
 
+from random import Random
+
 import pytest
 
 from router.routing import Speeds, Ttft, TtftModel
@@ -52,17 +54,42 @@ def test_absurd_samples_never_make_a_cost_negative():
     assert model.ttft.ms_per_running >= 0
 
 
-def test_a_new_replica_starts_from_the_mean_of_the_others():
-    speeds = Speeds()
-    for name in ("r1", "r2"):
-        for tokens, running in MIXED:
-            speeds.observe(name, tokens, running, 30 + tokens * 1.0)
-    assert speeds.of("r3").ms_per_token == pytest.approx(1.0, rel=0.2)
+def teach(speeds, replica_id, truth, samples=MIXED):
+    for tokens, running in samples:
+        speeds.observe(replica_id, "m", tokens, running, truth.predict_ms(tokens, 0.0, running))
 
 
-def test_a_replica_that_left_is_learnt_anew():
+def test_a_new_replica_is_like_its_fleet():
     speeds = Speeds()
-    for tokens, running in MIXED:
-        speeds.observe("r1", tokens, running, 30 + tokens * 1.0)
-    speeds.forget("r1")
-    assert speeds.of("r1") == TtftModel().ttft
+    teach(speeds, "r1", Ttft(30.0, 1.0, 0.0))
+    assert speeds.of("r2", "m").ms_per_token == pytest.approx(1.0, rel=0.1)
+    assert speeds.of("r3", "another model") == TtftModel().ttft
+
+
+def test_a_slow_replica_is_told_apart_from_its_fleet():
+    speeds, truth = Speeds(), Ttft(30.0, 0.2, 1.0)
+    for sample in MIXED * 3:
+        for name in ("r1", "r2", "r3"):
+            teach(speeds, name, truth, [sample])
+        teach(speeds, "slow", truth.scaled(3.0), [sample])
+    fast, slow = speeds.of("r1", "m"), speeds.of("slow", "m")
+    assert slow.predict_ms(2000, 0, 0) > 1.9 * fast.predict_ms(2000, 0, 0)
+
+
+def test_noise_does_not_tell_equal_replicas_apart():
+    speeds, truth, rng = Speeds(), Ttft(30.0, 0.2, 1.0), Random(3)
+    for _ in range(40):
+        for name in ("r1", "r2"):
+            tokens = rng.randrange(50, 4000)
+            noisy = truth.predict_ms(tokens, 0.0, 0) * rng.lognormvariate(0, 0.3)
+            speeds.observe(name, "m", tokens, 0, noisy)
+    one, other = (speeds.of(name, "m").predict_ms(1000, 0, 0) for name in ("r1", "r2"))
+    assert one == pytest.approx(other, rel=0.15)
+
+
+def test_a_replica_that_left_is_like_its_fleet_again():
+    speeds = Speeds()
+    teach(speeds, "r1", Ttft(30.0, 0.2, 0.0))
+    teach(speeds, "r2", Ttft(90.0, 0.6, 0.0))
+    speeds.forget("r2")
+    assert speeds.of("r2", "m") == speeds.of("new", "m")
