@@ -7,12 +7,11 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from workers.engine.asks import DetokenizeAsk, Refused, TokenizeAsk, read_ask
+from workers.engine.asks import Chat, DetokenizeAsk, Refused, TokenizeAsk, read_ask
 from workers.engine.engine import Engine
 from workers.engine.faults import HEALTHY, parse_faults
 from workers.engine.lifecycle import Lifecycle, RestartAsk
 from workers.engine.publisher import HIGH_WATER_MARK
-from workers.engine.tokenizer import TemplateFailed
 
 VERSION: Final = "0.32.0+warmgate"
 """The vLLM release whose manners these are; routers may look at it."""
@@ -95,9 +94,13 @@ class Admin:
 
     async def tokenize(self, request: web.Request) -> web.Response:
         """Token ids of a text, or of a chat as its template renders it."""
-        ask = read_ask(TokenizeAsk, await request.read())
+        body = await request.read()
+        ask = read_ask(TokenizeAsk, body)
         self._engine.adapter_of(ask.model)
-        tokens = await self._engine.encode(self._text_of(ask))
+        text = ask.prompt or ""
+        if ask.messages is not None:
+            text = read_ask(Chat, body).render(self._engine.tokenizer)
+        tokens = await self._engine.encode(text)
         strings = self._engine.tokenizer.strings(tokens) if ask.return_token_strs else None
         return _json(
             {
@@ -160,17 +163,6 @@ class Admin:
         ask = read_ask(RestartAsk, await request.read() or b"{}")
         self._lifecycle.restart_soon(ask)
         return _json({"restarting": True})
-
-    def _text_of(self, ask: TokenizeAsk) -> str:
-        if ask.messages is None:
-            return ask.prompt or ""
-        options = {"add_generation_prompt": ask.add_generation_prompt}
-        try:
-            return self._engine.tokenizer.render(
-                ask.messages, ask.tools, options | (ask.chat_template_kwargs or {})
-            )
-        except TemplateFailed as exc:
-            raise Refused(400, str(exc)) from exc
 
     def _card(self, name: str, root: str, parent: str | None) -> dict[str, Any]:
         return {

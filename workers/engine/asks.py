@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from router.blocks import as_tokens
+from workers.engine.tokenizer import TemplateFailed, Tokenizer
 
 MAX_SALT_LENGTH: Final = 128
 COMPLETION_TOKENS: Final = 16
@@ -61,6 +62,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     session_id: str | None = None
     return_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     logprobs: bool | int | None = None
     prompt_logprobs: int | None = None
 
@@ -82,19 +84,30 @@ class Ask(Struct, frozen=True, kw_only=True):
         return self.stream_options or StreamOptions()
 
 
-class ChatAsk(Ask, frozen=True, kw_only=True):
-    """POST /v1/chat/completions."""
+class Chat(Struct, frozen=True, kw_only=True):
+    """What a template renders."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
+    documents: list[Any] | None = None
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
 
-    @property
-    def template_options(self) -> dict[str, Any]:
-        """What the template reads beside messages and tools."""
-        options = self.chat_template_kwargs or {}
-        return {"add_generation_prompt": self.add_generation_prompt, **options}
+    def render(self, tokenizer: Tokenizer) -> str:
+        """The prompt's text. Refused if the template, or vLLM, would refuse it."""
+        options = {"documents": self.documents, **(self.chat_template_kwargs or {})}
+        options.setdefault("add_generation_prompt", self.add_generation_prompt)
+        if self.continue_final_message and options["add_generation_prompt"]:
+            raise Refused(
+                400,
+                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
+            )
+        draw = tokenizer.render_open if self.continue_final_message else tokenizer.render
+        try:
+            return draw(self.messages, self.tools, options)
+        except TemplateFailed as exc:
+            raise Refused(400, str(exc)) from exc
 
 
 class CompletionAsk(Ask, frozen=True, kw_only=True):
@@ -115,14 +128,11 @@ class CompletionAsk(Ask, frozen=True, kw_only=True):
 
 
 class TokenizeAsk(Struct, frozen=True, kw_only=True):
-    """POST /tokenize, with `prompt` or `messages`."""
+    """POST /tokenize with `prompt`. With `messages` the body is a `Chat` as well."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
-    chat_template_kwargs: dict[str, Any] | None = None
+    messages: list[Any] | None = None
     return_token_strs: bool = False
 
 
@@ -180,6 +190,15 @@ def answer_limit(ask: Ask, prompt_tokens: int, max_model_len: int) -> int:
         return max_model_len - prompt_tokens
     _check_limit(wanted, prompt_tokens, max_model_len)
     return wanted
+
+
+def truncated(ask: Ask, prompt: "array[int]", max_model_len: int) -> "array[int]":
+    """The last tokens of a prompt, if the client wants no more; -1: as many as can be."""
+    keep = ask.truncate_prompt_tokens
+    if keep is None:
+        return prompt
+    keep = max_model_len if keep < 0 else keep
+    return prompt[len(prompt) - keep :] if len(prompt) > keep else prompt
 
 
 def _check_limit(wanted: int, prompt_tokens: int, max_model_len: int) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="run the embedded engine (no GPU, no weights)",
         description="Serve a paged prefix cache that behaves like vLLM's. Prints one line of JSON "
         "(url, events_url, replay_url, model, pid, ranks) when it is ready; logs go to stderr.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
     )
     _add_serving(parser)
     _add_events(parser)
@@ -107,19 +108,19 @@ def _fast_loop() -> Any:
 
 def _add_serving(parser: argparse.ArgumentParser) -> None:
     defaults = EngineOptions()
-    group = parser.add_argument_group("serving")
-    group.add_argument("--host", default=defaults.host, help="address of all sockets")
-    group.add_argument("--port", type=int, default=8000, help="HTTP; 0 takes a free port")
-    group.add_argument(
+    add = parser.add_argument_group("serving").add_argument
+    add("--host", default=defaults.host, help="address of all sockets (default %(default)s)")
+    _add_number(add, "--port", 8000, "HTTP; 0 takes a free one")
+    add(
         "--served-model-name",
         "--model-name",
         dest="model_names",
         nargs="+",
         default=list(defaults.model_names),
         metavar="NAME",
-        help="names of the model",
+        help=f"names of the model (default {defaults.model_names[0]})",
     )
-    group.add_argument(
+    add(
         "--lora",
         dest="adapters",
         action="append",
@@ -127,61 +128,61 @@ def _add_serving(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="serve an adapter of this name (repeatable)",
     )
-    group.add_argument(
+    add(
         "--answer-tokens",
         type=int,
         nargs=2,
         default=defaults.answer_tokens,
         metavar=("MIN", "MAX"),
-        help="length of answers that end by themselves; 0 0: never",
+        help="length of answers that end by themselves; 0 0: never (default 64 448)",
     )
-    group.add_argument(
-        "--max-num-queued-reqs", type=int, default=None, help="answer 503 beyond so many waiting"
+    _add_number(add, "--max-num-queued-reqs", None, "answer 503 when so many wait")
+    _add_number(
+        add, "--shutdown-timeout-s", defaults.shutdown_timeout_s, "SIGTERM waits so long for ends"
     )
-    group.add_argument(
-        "--shutdown-timeout-s",
-        type=float,
-        default=defaults.shutdown_timeout_s,
-        help="how long SIGTERM waits for running requests",
-    )
-    group.add_argument("--faults", default="{}", metavar="JSON", help="as POST /faults takes them")
-    group.add_argument("--seed", type=int, default=None, help="of block hashes and faults")
-    group.add_argument(
-        "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="stderr"
-    )
+    add("--faults", default="{}", metavar="JSON", help="as POST /faults takes them")
+    _add_number(add, "--seed", None, "of block hashes and faults; another one each time if absent")
+    levels = ["debug", "info", "warning", "error"]
+    add("--log-level", default="info", choices=levels, help="on stderr (default %(default)s)")
 
 
 def _add_events(parser: argparse.ArgumentParser) -> None:
     defaults = EngineOptions()
-    group = parser.add_argument_group("KV events")
-    group.add_argument("--events-port", type=int, default=5557, help="PUB; rank r adds r")
-    group.add_argument("--replay-port", type=int, default=5657, help="ROUTER; rank r adds r")
-    group.add_argument("--topic", default=defaults.topic, help="first frame of each message")
-    group.add_argument(
-        "--buffer-steps", type=int, default=defaults.buffer_steps, help="batches kept for replay"
-    )
-    group.add_argument(
+    add = parser.add_argument_group("KV events").add_argument
+    _add_number(add, "--events-port", 5557, "PUB; rank r adds r; 0 takes a free one")
+    _add_number(add, "--replay-port", 5657, "ROUTER; rank r adds r; 0 takes a free one")
+    add("--topic", default=defaults.topic, help="first part of each message (default empty)")
+    _add_number(add, "--buffer-steps", defaults.buffer_steps, "batches kept for replay")
+    add(
         "--event-form",
         choices=[form.value for form in Form],
         default=defaults.event_form.value,
-        help="map: vLLM since 0.24; array: before",
+        help="map: vLLM since 0.24; array: before (default %(default)s)",
     )
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
     defaults = EngineOptions()
     group = parser.add_argument_group("speed and size (what is not given comes from the profile)")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--profile",
         default=defaults.profile,
-        help=f"one of {', '.join(profile_names())}, or a file *.yaml",
+        metavar="NAME",
+        help=f"{', '.join(profile_names())}, or a file *.yaml (default %(default)s)",
     )
-    group.add_argument(
-        "--speed-up", type=float, default=defaults.speed_up, help="modelled seconds per second"
-    )
-    group.add_argument("--block-size", type=int, default=defaults.block_size, help="in tokens")
-    group.add_argument("--num-blocks", type=int, default=None, help="of the KV cache, per rank")
-    group.add_argument("--max-num-seqs", type=int, default=None, help="running at once, per rank")
-    group.add_argument("--max-num-batched-tokens", type=int, default=None, help="per step")
-    group.add_argument("--max-model-len", type=int, default=None, help="prompt and answer")
-    group.add_argument("--data-parallel-size", type=int, default=1, help="number of ranks")
+    _add_number(add, "--speed-up", defaults.speed_up, "modelled seconds per second")
+    _add_number(add, "--block-size", defaults.block_size, "in tokens")
+    _add_number(add, "--num-blocks", None, "of the KV cache, per rank")
+    _add_number(add, "--max-num-seqs", None, "running at once, per rank")
+    _add_number(add, "--max-num-batched-tokens", None, "computed per step")
+    _add_number(add, "--max-model-len", None, "tokens of prompt and answer")
+    _add_number(add, "--data-parallel-size", 1, "number of ranks")
+
+
+def _add_number(
+    add: Callable[..., argparse.Action], flag: str, default: float | None, text: str
+) -> None:
+    shown = "" if default is None else " (default %(default)s)"
+    kind = float if isinstance(default, float) else int
+    add(flag, type=kind, default=default, metavar="N", help=text + shown)

@@ -5,6 +5,7 @@ import logging
 import secrets
 from array import array
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -60,9 +61,7 @@ class Engine:
         """Bind the event sockets and start stepping."""
         for rank in self.ranks:
             await rank.publisher.open()
-        self._loops = [asyncio.create_task(rank.core.run()) for rank in self.ranks]
-        for loop in self._loops:
-            loop.add_done_callback(_report)
+        self._start_loops()
 
     async def close(self) -> None:
         """Stop stepping and publishing; what still runs is cut off."""
@@ -82,7 +81,7 @@ class Engine:
         """The second half of a restart."""
         for rank in self.ranks:
             await rank.publisher.restart()
-        self._loops = [asyncio.create_task(rank.core.run()) for rank in self.ranks]
+        self._start_loops()
 
     async def drain(self, timeout_s: float) -> bool:
         """Take nothing new and wait for what runs. False if time ran out."""
@@ -127,6 +126,8 @@ class Engine:
     def core_for(self, wanted: str | None) -> EngineCore:
         """The rank that a client asked for, else the least loaded one."""
         count = len(self.ranks)
+        if not self.alive:
+            raise Refused(500, "EngineCore encountered an issue.", "InternalServerError")
         if wanted is not None and wanted.lstrip("-").isdigit():
             if not 0 <= int(wanted) < count:
                 raise Refused(400, f"data_parallel_rank {wanted} is out of range [0, {count}).")
@@ -169,7 +170,12 @@ class Engine:
     ) -> Sequence:
         """The sequence of one choice; `number` tells choices of a prompt apart."""
         seed = ((ask.seed or 0) * 1_000_003 + number) % _BITS
-        story = self.author.begin(prompt, seed, ends=not ask.ignore_eos, continues=continues)
+        story = self.author.begin(
+            prompt,
+            seed,
+            at_least=None if ask.ignore_eos else ask.min_tokens,
+            continues=continues,
+        )
         return Sequence(
             tokens=prompt[:],
             chain=Chain(self.sizes.block_size, self._root, identity),
@@ -189,6 +195,11 @@ class Engine:
             )
             for rank in self.ranks
         ]
+
+    def _start_loops(self) -> None:
+        self._loops = [asyncio.create_task(rank.core.run()) for rank in self.ranks]
+        for rank, loop in zip(self.ranks, self._loops, strict=True):
+            loop.add_done_callback(partial(_bury, rank.core))
 
     async def _stop_loops(self) -> None:
         for loop in self._loops:
@@ -231,6 +242,8 @@ class Engine:
         }
 
 
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (exc := task.exception()) is not None:
+def _bury(core: EngineCore, loop: "asyncio.Task[None]") -> None:
+    """A core whose loop failed takes its clients along: nobody must wait for ever."""
+    if not loop.cancelled() and (exc := loop.exception()) is not None:
         log.error("an engine core died", exc_info=exc)
+        core.restart(keep_cache=False)

@@ -48,7 +48,7 @@ class Publisher:
         self._seq = 0
         self._buffer: deque[Frame] = deque(maxlen=settings.buffer_steps)
         self._held: Frame | None = None
-        self._late: set[asyncio.TimerHandle] = set()
+        self._life = 0
         self._context = zmq.asyncio.Context()
         self._events: zmq.Socket[bytes] | None = None
         self._replay: zmq.asyncio.Socket | None = None
@@ -75,9 +75,7 @@ class Publisher:
         if self._replaying is not None:
             self._replaying.cancel()
             await asyncio.gather(self._replaying, return_exceptions=True)
-        for timer in self._late:
-            timer.cancel()
-        self._late.clear()
+        self._life += 1
         for socket in (self._events, self._replay):
             if socket is not None:
                 socket.close()
@@ -124,18 +122,14 @@ class Publisher:
     def _send(self, frame: Frame) -> None:
         delay_ms = self._faults.current.events.delay_ms
         if not delay_ms:
-            self._put(frame)
+            self._put(frame, self._life)
             return
-        timer = asyncio.get_running_loop().call_later(delay_ms / 1000.0, self._put_late, frame)
-        self._late = {other for other in self._late if not other.cancelled()} | {timer}
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_ms / 1000.0, self._put, frame, self._life)
 
-    def _put_late(self, frame: Frame) -> None:
-        now = asyncio.get_running_loop().time()
-        self._late = {timer for timer in self._late if timer.when() > now}
-        self._put(frame)
-
-    def _put(self, frame: Frame) -> None:
-        if self._events is not None:
+    def _put(self, frame: Frame, life: int) -> None:
+        # What is late must not turn up in the next life, whose numbers begin anew.
+        if self._events is not None and life == self._life:
             self._events.send_multipart(encode_frame(frame), zmq.NOBLOCK)
 
     async def _serve_replays(self, socket: zmq.asyncio.Socket) -> None:

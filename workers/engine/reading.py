@@ -11,7 +11,7 @@ class StopReader:
     def __init__(
         self, pieces: Sequence[str], stops: Sequence[str], *, keep_stop: bool, min_tokens: int
     ) -> None:
-        """`keep_stop`: the stop string is part of the answer. None counts before `min_tokens`."""
+        """`keep_stop`: what stops the answer is part of it. Nothing does before `min_tokens`."""
         self._pieces = pieces
         self._stops = stops
         self._keep_stop = keep_stop
@@ -26,7 +26,8 @@ class StopReader:
         """The text that can be passed on now, and whether the answer ends here."""
         self._count += 1
         fresh_from = len(self._seen)
-        self._seen += self._pieces[token]
+        if finish is not Finish.STOP or self._keep_stop:
+            self._seen += self._pieces[token]
         if self._count > self._min_tokens and self._find_stop(fresh_from):
             finish = Finish.STOP
         end = len(self._seen)
@@ -52,9 +53,13 @@ class PlainReader:
 
     stopped_by: str | None = None
 
-    def __init__(self, pieces: Sequence[str]) -> None:
+    def __init__(self, pieces: Sequence[str], *, keep_stop: bool = False) -> None:
+        """`keep_stop`: the text of a stop token is part of the answer."""
         self._pieces = pieces
+        self._keep_stop = keep_stop
 
     def read(self, token: int, finish: Finish | None) -> tuple[str, Finish | None]:
         """The token's text; `finish` as it came."""
+        if finish is Finish.STOP and not self._keep_stop:
+            return "", finish
         return self._pieces[token], finish

@@ -111,7 +111,7 @@ class Dialect:
         """What stands before and after a token's escaped text, in a chunk that ends nothing."""
         mark = "\N{BULLET}"
         line = self.token_line(head, index, mark, {})
-        before, after = line.split(mark.encode())
+        before, after = line.rsplit(mark.encode(), 1)
         return before, after
 
     def token_line(self, head: "Head", index: int, text: str, extra: Mapping[str, Any]) -> bytes:

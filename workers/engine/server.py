@@ -9,7 +9,15 @@ from typing import Final
 
 from aiohttp import web
 
-from workers.engine.asks import Ask, ChatAsk, CompletionAsk, Refused, check_ask, read_ask
+from workers.engine.asks import (
+    Ask,
+    Chat,
+    CompletionAsk,
+    Refused,
+    check_ask,
+    read_ask,
+    truncated,
+)
 from workers.engine.choices import (
     CollectedChoice,
     Job,
@@ -23,7 +31,6 @@ from workers.engine.engine import Engine
 from workers.engine.reading import PlainReader, StopReader
 from workers.engine.replies import CHAT, COMPLETION, DONE, Dialect, Head, Outcome, Usage, as_chunk
 from workers.engine.sequence import Finish, Identity, Listener
-from workers.engine.tokenizer import TemplateFailed
 from workers.engine.wire import ResettingWire, SoundWire, StallingWire, Wire
 
 JSON: Final = "application/json"
@@ -71,13 +78,11 @@ class Generation:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
-        ask = read_ask(ChatAsk, await request.read())
+        body = await request.read()
+        ask = read_ask(Ask, body)
         self._engine.adapter_of(ask.model)
         check_ask(ask)
-        try:
-            text = self._engine.tokenizer.render(ask.messages, ask.tools, ask.template_options)
-        except TemplateFailed as exc:
-            raise Refused(400, str(exc)) from exc
+        text = read_ask(Chat, body).render(self._engine.tokenizer)
         prompt = await self._engine.encode(text)
         return await self._answer(request, self._call(request, ask, CHAT, [prompt]))
 
@@ -175,6 +180,7 @@ class Generation:
     def _call(
         self, request: web.Request, ask: Ask, dialect: Dialect, prompts: "list[array[int]]"
     ) -> Call:
+        prompts = [truncated(ask, prompt, self._engine.sizes.max_model_len) for prompt in prompts]
         for prompt in prompts:
             self._engine.ending(ask, len(prompt))  # whatever can be refused is refused here
         faults = self._engine.faults
@@ -218,7 +224,7 @@ class Generation:
     def _reader(self, ask: Ask) -> Reader:
         pieces = self._engine.author.vocabulary.pieces
         if not ask.stops:
-            return PlainReader(pieces)
+            return PlainReader(pieces, keep_stop=ask.include_stop_str_in_output)
         return StopReader(
             pieces,
             ask.stops,

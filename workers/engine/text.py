@@ -110,10 +110,20 @@ class Author:
     lengths: tuple[int, int] = (64, 448)
 
     def begin(
-        self, prompt: "array[int]", seed: int, *, ends: bool = True, continues: bool = False
+        self,
+        prompt: "array[int]",
+        seed: int,
+        *,
+        at_least: int | None = 0,
+        continues: bool = False,
     ) -> Story:
-        """The answer to this prompt; another `seed` (0..2**64-1) gives another answer."""
+        """The answer to this prompt; another `seed` (0..2**64-1) gives another answer.
+
+        It does not end by itself before `at_least` tokens; None: it never does.
+        """
         start = xxh3_64_intdigest(prompt, seed)
         low, high = self.lengths
-        length = low + start % (high - low + 1) if ends and high else None
+        length = None
+        if at_least is not None and high:
+            length = max(at_least, low + start % (high - low + 1))
         return Story(self.vocabulary, start, length, continues=continues)

@@ -13,6 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Backend
 
 from router.blocks import as_tokens
+from workers.engine.chats import plain_messages, plain_tools
 
 MODEL_FOLDER: Final = Path(__file__).with_name("model")
 
@@ -59,12 +60,27 @@ class Tokenizer:
         """
         try:
             return self._template.render(
-                messages=[_plain(message) for message in messages],
-                tools=list(tools) if tools else None,
+                messages=plain_messages(messages),
+                tools=plain_tools(tools),
                 **{"add_generation_prompt": True, **(options or {})},
             )
         except (TemplateError, TypeError, KeyError, ValueError) as exc:
             raise TemplateFailed(str(exc)) from exc
+
+    def render_open(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The same, but the last message is left open, for the answer to go on with it."""
+        text = self.render(messages, tools, {**(options or {}), "add_generation_prompt": False})
+        last = str(plain_messages(messages)[-1]["content"])
+        start = text.rindex(last.strip())
+        # Space at its end stays if the template left it there (as Hugging Face does it).
+        whole = start + len(last.lstrip())
+        kept = text[start:whole] == last
+        return text[: whole if kept else start + len(last.strip())]
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -84,29 +100,3 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: text parts joined, tool arguments as objects."""
-    plain = dict(message)
-    content = plain.get("content")
-    if isinstance(content, list):
-        plain["content"] = "\n".join(_part_text(part) for part in content)
-    if calls := plain.get("tool_calls"):
-        plain["tool_calls"] = [_plain_call(call) for call in calls]
-    return plain
-
-
-def _part_text(part: Any) -> str:
-    if isinstance(part, str):
-        return part
-    if part.get("type") not in ("text", "input_text", "output_text"):
-        raise ValueError(f"a {part.get('type')!r} part: this model reads text only")
-    return str(part["text"])
-
-
-def _plain_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call["function"])
-    if isinstance(function.get("arguments"), str):
-        function["arguments"] = json.loads(function["arguments"] or "{}")
-    return {**call, "function": function}

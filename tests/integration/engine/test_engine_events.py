@@ -316,7 +316,7 @@ async def test_the_process_announces_itself_and_drains_on_sigterm():
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(2 * DEADLINE_S):
+        async with asyncio.timeout(3 * DEADLINE_S):
             assert process.stdout is not None
             ready = msgspec.json.decode(await process.stdout.readline())
             assert set(ready) == {"url", "events_url", "replay_url", "model", "pid", "ranks"}
@@ -346,7 +346,7 @@ async def test_settings_that_contradict_each_other_end_the_process_with_words():
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(3 * DEADLINE_S):
         out, errors = await process.communicate()
     assert process.returncode == 2
     assert out == b""

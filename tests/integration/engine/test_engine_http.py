@@ -9,6 +9,7 @@ import pytest
 from router.blocks import hash_blocks, prefix_seed
 from tests.support.engine import eventually, post, stream, tokens_of
 from workers.engine import EngineOptions, run_engine
+from workers.engine.clock import WallClock
 
 FAST = EngineOptions(speed_up=50.0, adapters=("lora-a",), max_model_len=2048)
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -243,6 +244,23 @@ async def test_answers_end_by_themselves_unless_told_not_to():
 async def test_the_request_id_becomes_the_replys(http):
     reply = await post(http, "/v1/completions", {"prompt": "x"}, **{"X-Request-Id": "abc"})
     assert reply["id"] == "cmpl-abc"
+
+
+async def test_a_core_that_dies_takes_its_clients_along_and_shows_in_health():
+    class BrokenClock(WallClock):
+        async def sleep_until(self, moment):
+            raise RuntimeError("time stands still")
+
+    async with (
+        run_engine(FAST, BrokenClock()) as running,
+        aiohttp.ClientSession(base_url=running.url) as http,
+    ):
+        with pytest.raises(aiohttp.ClientError):
+            await complete(http, list(range(40)), max_tokens=50)
+        async with http.get("/health") as reply:
+            assert reply.status == 503
+        async with http.post("/v1/completions", json={"prompt": "x"}) as reply:
+            assert reply.status == 500
 
 
 @pytest.mark.parametrize("speed_up", [0.5])

@@ -1,14 +1,17 @@
 """Fed with what a real vLLM was asked, the engine's cache does what the real one did, event by
 event: what is stored, under which parent, what is evicted and in which order, what is hit."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, decode_batch
 from router.blocks.wire import decode_frame
-from tests.support.captures import VLLM, lines, parts_of
 from tests.support.engine import Follower, VirtualClock, core, eventually, sequence, stepping
 from workers.engine.sequence import Adapter
 
+DATA = Path(__file__).parents[2] / "data" / "vllm"
 BLOCK_SIZE = 32
 RECORDINGS = {
     "01-basic": 1456,
@@ -51,7 +54,9 @@ def batches_of(recording):
     """The recorded batches without resets, which came before each recording began."""
     for line in recording:
         if line["kind"] == "event":
-            events = decode_batch(decode_frame(parts_of(line)).payload).events
+            events = decode_batch(
+                decode_frame([bytes.fromhex(part) for part in line["frames"]]).payload
+            ).events
             if rest := [event for event in events if not isinstance(event, AllBlocksCleared)]:
                 yield rest
 
@@ -87,7 +92,7 @@ class Renamer:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 async def test_the_events_are_those_of_the_real_engine(name):
-    recording = lines(VLLM / f"{name}.jsonl")
+    recording = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
     follower = Follower()
     engine_core = core(
         follower,

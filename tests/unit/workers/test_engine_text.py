@@ -1,7 +1,5 @@
 """Tokenizer, template, generated text, stop strings."""
 
-import hashlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,8 +66,8 @@ def test_tools_and_calls_are_part_of_the_prompt():
         [tool],
     )
     assert text.count("Be brief.") == 1
-    assert '{"type": "function", "function": {"name": "look_up"' in text
-    assert '<tool_call>\n{"name": "look_up", "arguments": {"q": "é"}}\n</tool_call>' in text
+    assert '{"type": "function", "function": {"name": "look_up", "description": null' in text
+    assert '<tool_call>\n{"arguments": {"q": "é"}, "name": "look_up"}\n</tool_call>' in text
     assert "<|im_start|>tool\n42<|im_end|>" in text
 
 
@@ -79,6 +77,8 @@ def test_parts_of_a_message_are_joined_and_only_text_is_read():
     picture = [{"type": "image_url", "image_url": {"url": "data:"}}]
     with pytest.raises(TemplateFailed, match="text only"):
         TOKENIZER.render([{"role": "user", "content": picture}])
+    with pytest.raises(TemplateFailed, match="must be an object"):
+        TOKENIZER.render([{"role": "user", "content": [5]}])
 
 
 @pytest.mark.parametrize("messages", [[], [{"role": "wizard", "content": "x"}], [{"content": "x"}]])
@@ -126,8 +126,16 @@ def test_answers_end_by_themselves_within_their_range():
     assert len(lengths) > 10
 
 
+def test_no_answer_ends_before_its_minimum():
+    prompt = TOKENIZER.encode("x")
+    for at_least, ends in ((20, True), (None, False)):
+        story = Author(VOCABULARY, (3, 3)).begin(prompt, 0, at_least=at_least)
+        tokens = [story.next_token() for _ in range(40)]
+        assert VOCABULARY.end not in tokens[:20]
+        assert (VOCABULARY.end in tokens) is ends
+
+
 def test_escaped_pieces_are_what_json_needs():
-    assert hashlib.sha256(b"".join(VOCABULARY.json_pieces)).digest()
     assert all(b'"' not in piece and b"\n" not in piece for piece in VOCABULARY.json_pieces)
 
 
@@ -169,6 +177,14 @@ def test_no_stop_string_counts_before_the_minimum():
     texts, _, stopped_by = read(["lo", "!"], min_tokens=2)
     assert "".join(texts) == "Hello world"
     assert stopped_by == "!"
+
+
+@pytest.mark.parametrize(("keep_stop", "text"), [(False, ""), (True, "lo")])
+def test_the_text_of_a_stop_token_is_kept_only_on_request(keep_stop, text):
+    plain = PlainReader(PIECES, keep_stop=keep_stop)
+    assert plain.read(1, Finish.STOP) == (text, Finish.STOP)
+    reader = StopReader(PIECES, ["never"], keep_stop=keep_stop, min_tokens=0)
+    assert reader.read(1, Finish.STOP) == (text, Finish.STOP)
 
 
 def test_without_stop_strings_text_passes_as_it_comes():
