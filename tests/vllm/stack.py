@@ -94,7 +94,7 @@ def router(at: Installed, targets: Sequence[Replica], policy: str, *options: str
         *options,
     ]
     with _process(f"router-{policy}", command, at.logs) as process:
-        url = str(_ready_line(process, policy)["url"])
+        url = str(_ready_line(process, f"router-{policy}")["url"])
         _wait_until_ready(f"{url}/readyz")
         yield url
 
