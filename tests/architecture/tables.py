@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,9 +84,8 @@ def rendered(path: str) -> tuple[str, str]:
         begin, end = f"<!-- {name}: made by `make docs` -->", f"<!-- {name} end -->"
         if begin not in wanted or end not in wanted:
             raise ValueError(f"{path} has no place for {name}: {begin} … {end}")
-        pattern = re.escape(begin) + ".*?" + re.escape(end)
-        block = f"{begin}\n{make()}\n{end}"
-        wanted = re.sub(pattern, lambda _, block=block: block, wanted, flags=re.DOTALL)
+        before, rest = wanted.split(begin, 1)
+        wanted = f"{before}{begin}\n{make()}\n{end}{rest.split(end, 1)[1]}"
     return text, wanted
 
 
