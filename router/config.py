@@ -100,9 +100,10 @@ class EventsSettings(Settings, frozen=True):
 class IndexSettings(Settings, frozen=True):
     """What the index may take."""
 
-    max_blocks: Annotated[
-        int, _doc("Most (block, replica) pairs that are kept; about 250 bytes each.", ge=1)
-    ] = 8_000_000
+    max_bytes: Annotated[
+        int,
+        _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
+    ] = 512 * 2**20
 
 
 class ForwardSettings(Settings, frozen=True):

@@ -206,7 +206,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     stack.callback(context.destroy, linger=0)
     dial = DialSources(context, session, DialTimes(replay_s=config.events.replay_timeout_s))
     pool, reservations, speeds = Pool(clock), Reservations(clock), Speeds()
-    index = MemoryIndex(clock=clock, max_blocks=config.index.max_blocks)
+    index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
     runtime: Runtime
     metrics = Metrics(lambda: runtime.samples())
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
+from struct import Struct
 from typing import Final, TypeAlias
 
 from xxhash import xxh3_64_intdigest
@@ -62,16 +63,16 @@ def hash_blocks(
     """
     step = block_size * BYTES_PER_TOKEN
     view = memoryview(tokens).cast("B")
-    ends = range(step, len(view) + 1, step)
+    blocks = Struct(f"{step}s").iter_unpack(view[: len(view) // step * step])
     digest = xxh3_64_intdigest
     hashes: list[BlockHash] = []
     if items is None:
-        for end in ends:
-            seed = digest(view[end - step : end], seed)
+        for (block,) in blocks:
+            seed = digest(block, seed)
             hashes.append(seed)
         return hashes
-    for number, end in enumerate(ends):
-        seed = digest(view[end - step : end], seed ^ items.get(number, 0))
+    for number, (block,) in enumerate(blocks):
+        seed = digest(block, seed ^ items.get(number, 0))
         hashes.append(seed)
     return hashes
 

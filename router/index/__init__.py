@@ -1,6 +1,7 @@
 """Who holds which blocks."""
 
-from router.index.memory import IndexStats, MemoryIndex
+from router.index.memory import MemoryIndex
 from router.index.protocol import PrefixIndex
+from router.index.stats import IndexStats
 
 __all__ = ["IndexStats", "MemoryIndex", "PrefixIndex"]

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
+from router.index.arena import Arena, Keys, Slots
 from router.index.parking import ParkingLot
+from router.index.table import Table
 
 ShelfKey: TypeAlias = "int | None"
 """The KV cache group of a shelf, as the engine numbers it (None: it names none)."""
+
+MAX_DEPTH: Final = 2**16 - 1
+"""Blocks deeper than this count as no deeper."""
+
+UNCAPPED: Final = 2**62
 
 _IN_REACH: Final = frozenset((None, "GPU"))
 _REMOTE: Final = "REMOTE"
 # Groups in which every block of a prefix stays until it is evicted. The others (sliding window,
 # mamba, chunked) register only some blocks, and a hit there cannot be told from the events.
 _WHOLE_PREFIX: Final = frozenset(("full_attention", "mla_attention", "sink_full_attention"))
+
+_MASK: Final = 2**64 - 1
+# Engines may number their blocks as they like; multiplying spreads such numbers over all bits.
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_OFFSET: Final = 0xD1B54A32D192ED03
+_COPY_BYTES: Final = 110
 
 
 def is_in_reach(event: BlockStored | BlockRemoved) -> bool:
@@ -35,62 +52,91 @@ def keeps_whole_prefix(event: BlockStored) -> bool:
     return event.kv_cache_spec_kind in _WHOLE_PREFIX
 
 
-@dataclass(slots=True)
+def key_of(handle: EngineHash) -> int:
+    """An engine hash as an evenly spread 64-bit key. Different ints of 64 bits stay different."""
+    number = handle if isinstance(handle, int) else xxh3_64_intdigest(handle)
+    return (number * _SPREAD + _OFFSET) & _MASK
+
+
+def keys_of(handles: Sequence[EngineHash]) -> Keys:
+    """`key_of` for many."""
+    try:
+        numbers = np.frombuffer(array("Q", cast(Sequence[int], handles)), np.uint64)
+    except (TypeError, OverflowError):  # bytes, or ints below 0
+        return np.array([key_of(handle) for handle in handles], np.uint64)
+    keys: Keys = numbers * np.uint64(_SPREAD) + np.uint64(_OFFSET)
+    return keys
+
+
 class Shelf:
     """The blocks of one KV cache group.
 
     Engines store equal blocks more than once and remove the copies one by one, so copies are
-    counted; nearly all blocks have one, so only further ones take space.
+    counted; nearly all blocks have one, so only further ones take space. ArenaFull if the index
+    is at its bound.
     """
 
-    parked: ParkingLot
-    blocks: dict[EngineHash, BlockHash] = field(default_factory=dict)
-    extra_copies: dict[EngineHash, int] = field(default_factory=dict)
+    __slots__ = ("_arena", "extra_copies", "parked", "table")
 
-    def add_copy(self, handle: EngineHash) -> None:
+    def __init__(self, arena: Arena, parked: ParkingLot) -> None:
+        self._arena = arena
+        self.table = Table(arena)
+        self.parked = parked
+        self.extra_copies: dict[int, int] = {}
+
+    def add_copy(self, key: int) -> None:
         """Count one more copy of a block that is there."""
-        self.extra_copies[handle] = self.extra_copies.get(handle, 0) + 1
+        if key not in self.extra_copies:
+            self._arena.overhead += _COPY_BYTES
+        self.extra_copies[key] = self.extra_copies.get(key, 0) + 1
 
-    def drop_extra_copy(self, handle: EngineHash) -> bool:
+    def drop_extra_copy(self, key: int) -> bool:
         """Uncount a copy; False if there is but one, which is the caller's to remove."""
-        extra = self.extra_copies.get(handle, 0)
+        extra = self.extra_copies.get(key, 0)
         if extra > 1:
-            self.extra_copies[handle] = extra - 1
+            self.extra_copies[key] = extra - 1
         elif extra == 1:
-            del self.extra_copies[handle]
+            self.drop_extra_copies(key)
         return extra > 0
+
+    def drop_extra_copies(self, key: int) -> None:
+        """Only one copy is left."""
+        if self.extra_copies.pop(key, None) is not None:
+            self._arena.overhead -= _COPY_BYTES
+
+    def dismantle(self, cells: int) -> Iterator[Slots]:
+        """The slots that hold blocks, a few at a time; memory is given back on the way."""
+        yield from self.table.dismantle(cells)
+        self._arena.overhead -= _COPY_BYTES * len(self.extra_copies)
+        self.extra_copies.clear()
 
 
 @dataclass(slots=True)
 class Holdings:
-    """One replica's shelves, and its bit in the index's masks.
+    """One replica's shelves, and its bit in the sets of holders.
 
     `other_handles`: our hash → engine hashes beyond the first that stand for the same block
-    (engines may hash what we don't, as tokens that follow the block).
+    (engines may hash what we don't, as tokens that follow the block). `depth_cap`: blocks deeper in
+    their chain than this are not kept.
     """
 
     slot: int
     block_sizes: set[int] = field(default_factory=set)
     shelves: dict[ShelfKey, Shelf] = field(default_factory=dict)
     other_handles: dict[BlockHash, int] = field(default_factory=dict)
+    depth_cap: int = UNCAPPED
 
     @property
     def bit(self) -> int:
         """The replica's bit in a mask of holders."""
         return 1 << self.slot
 
-    def held(self) -> Iterator[BlockHash]:
+    def held(self, arena: Arena) -> Iterator[BlockHash]:
         """Every block held; one that several engine hashes stand for comes several times."""
         for shelf in self.shelves.values():
-            yield from shelf.blocks.values()
+            for slots in shelf.table.chunks(4096):
+                yield from arena.values[slots].tolist()
 
     def handles(self) -> int:
         """Number of (group, engine hash) pairs held."""
-        return sum(len(shelf.blocks) for shelf in self.shelves.values())
-
-
-def drain(shelves: Iterable[Shelf]) -> Iterator[BlockHash]:
-    """Empty the shelves block by block, so that memory is given back while sweeping."""
-    for shelf in shelves:
-        while shelf.blocks:
-            yield shelf.blocks.popitem()[1]
+        return sum(shelf.table.count for shelf in self.shelves.values())

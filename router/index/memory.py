@@ -1,76 +1,69 @@
-"""The index in this process's memory: one dict of masks, and a dict of handles per replica."""
+"""The index in this process's memory: events in, counts of leading blocks out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash, as_tokens, hash_blocks
+from router.blocks import BlockHash, BlockRemoved, BlockStored, as_tokens, hash_blocks
+from router.index.arena import Arena, ArenaFull
+from router.index.booking import Books, block_at
+from router.index.bound import Trimmer
+from router.index.holders import Holders
 from router.index.holdings import Holdings, Shelf, is_in_reach, keeps_whole_prefix
 from router.index.origin import item_seeds, root_seed
 from router.index.parking import Parked, ParkingLot
-from router.index.slots import SlotTable
+from router.index.stats import IndexStats
 from router.replicas.replica import ReplicaId
 
-_SWEPT_PER_CLEAR: Final = 4096
-_SWEPT_PER_STORED: Final = 2
+DEFAULT_MAX_BYTES: Final = 512 * 2**20
+TIDY_BLOCKS: Final = 4096
+"""What `tidy` does in one call by default: about 2 ms."""
 
-
-@dataclass(slots=True)
-class IndexStats:
-    """What became of the blocks that events named. All but `parked` only grow; unit: blocks."""
-
-    stored: int = 0
-    removed: int = 0
-    removed_unknown: int = 0
-    """Removals of blocks that we never had, or had forgotten."""
-    parked: int = 0
-    """Waiting for their parent now, in events (not blocks)."""
-    orphaned: int = 0
-    """Given up because the parent did not come in time, or too many waited."""
-    refused: int = 0
-    """Not taken because the index was at its bound."""
-    out_of_reach: int = 0
-    """Of slower tiers, or of other machines."""
-    partial_groups: int = 0
-    """Of groups (sliding window, mamba) that don't tell how much of a prefix will hit."""
-    placeholders: int = 0
-    """Without tokens, as some offloading tiers publish them."""
-    unreadable: int = 0
-    """With hashes and tokens that don't fit together, or tokens that are no ids."""
-    conflicts: int = 0
-    """An engine hash that was in use for another block: the older meaning was forgotten."""
+_TIDIED_PER_STORED: Final = 2
+_ROWS_AT_HAND: Final = 8
+_BLOCKS_PER_ROW: Final = 4
 
 
 class MemoryIndex:
-    """`PrefixIndex` in dicts.
+    """`PrefixIndex` in compact arrays.
 
-    `clock`: monotonic seconds. `max_blocks`: bound on (block, replica) pairs; at the bound new
-    blocks are refused, and counted, until others are removed. `max_parked`, `parked_ttl_s`: how
-    many events of a replica may wait for their parent, and for how long.
+    `clock`: monotonic seconds. `max_bytes`: bound on what the index takes; at the bound the
+    replica that holds most forgets the ends of its longest chains (`bound`), and what finds no
+    room meanwhile is refused; both are counted. `max_parked`, `parked_ttl_s`: how many events of
+    a replica may wait for their parent, and for how long.
     """
 
     def __init__(
         self,
         *,
         clock: Callable[[], float],
-        max_blocks: int = 4_000_000,
+        max_bytes: int = DEFAULT_MAX_BYTES,
         max_parked: int = 1024,
         parked_ttl_s: float = 30.0,
     ) -> None:
         self._clock = clock
-        self._max_blocks = max_blocks
         self._max_parked = max_parked
         self._parked_ttl_s = parked_ttl_s
-        self._slots = SlotTable()
-        self._replicas: dict[ReplicaId, Holdings] = {}
-        self._pairs = 0
         self._stats = IndexStats()
+        self._arena = Arena(max_bytes)
+        self._holders = Holders(self._arena)
+        self._books = Books(self._arena, self._holders, self._stats)
+        self._trimmer = Trimmer(self._books)
+        self._replicas: dict[ReplicaId, Holdings] = {}
 
     def __len__(self) -> int:
         """(block, replica) pairs held, each KV cache group for itself."""
-        return self._pairs
+        return self._books.pairs
+
+    @property
+    def bytes(self) -> int:
+        """What the index takes, free rows included."""
+        return self._arena.bytes
+
+    @property
+    def max_bytes(self) -> int:
+        return self._arena.max_bytes
 
     @property
     def stats(self) -> IndexStats:
@@ -82,17 +75,16 @@ class MemoryIndex:
 
     def store(self, replica_id: ReplicaId, event: BlockStored) -> None:
         """See `PrefixIndex`. Blocks whose parent is unknown are parked, not taken for roots."""
-        holdings = self._replicas.get(replica_id)
-        if holdings is None:
-            holdings = self._replicas[replica_id] = self._slots.open(replica_id)
-        self._slots.sweep(_SWEPT_PER_STORED * len(event.block_hashes))
+        holdings = self._holdings(replica_id)
+        if self.is_untidy:
+            self.tidy(_TIDIED_PER_STORED * len(event.block_hashes))
         if not self._counts_for_matching(event):
             return
         holdings.block_sizes.add(event.block_size)
-        shelf = holdings.shelves.get(event.group_idx)
+        shelf = self._shelf(holdings, event.group_idx)
         if shelf is None:
-            shelf = Shelf(ParkingLot(self._max_parked, self._parked_ttl_s))
-            holdings.shelves[event.group_idx] = shelf
+            self._stats.refused += len(event.block_hashes)
+            return
         if shelf.parked:
             self._stats.orphaned += shelf.parked.expire(self._clock())
         self._place_with_children(holdings, shelf, event)
@@ -107,8 +99,7 @@ class MemoryIndex:
         if holdings is None or shelf is None:
             self._stats.removed_unknown += len(event.block_hashes)
             return
-        for handle in event.block_hashes:
-            self._remove_copy(holdings, shelf, handle)
+        self._books.remove(holdings, shelf, event.block_hashes)
 
     def clear(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. The block sizes seen are kept: they outlive a cache."""
@@ -116,7 +107,7 @@ class MemoryIndex:
         if holdings is None:
             return
         self._retire(holdings)
-        fresh = self._slots.open(replica_id)
+        fresh = self._holders.open(replica_id)
         fresh.block_sizes = holdings.block_sizes
         self._replicas[replica_id] = fresh
 
@@ -128,7 +119,11 @@ class MemoryIndex:
 
     def match(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """See `PrefixIndex`."""
-        return self._slots.walk(prefix)
+        found = self._holders.walk(prefix)
+        if self._trimmer.has_capped:
+            for replica_id, depth in found.items():
+                found[replica_id] = min(depth, self._replicas[replica_id].depth_cap + 1)
+        return found
 
     def block_sizes(self, replica_id: ReplicaId | None = None) -> frozenset[int]:
         """See `PrefixIndex`."""
@@ -140,11 +135,45 @@ class MemoryIndex:
     def blocks_of(self, replica_id: ReplicaId) -> set[BlockHash]:
         """All blocks that a replica holds; empty if it is not known. O(blocks)."""
         holdings = self._replicas.get(replica_id)
-        return set(holdings.held()) if holdings else set()
+        return set(holdings.held(self._arena)) if holdings else set()
 
     def replicas(self) -> dict[ReplicaId, int]:
         """The replicas known, and how many blocks each holds. O(replicas)."""
         return {replica_id: held.handles() for replica_id, held in self._replicas.items()}
+
+    @property
+    def is_untidy(self) -> bool:
+        """Is memory of forgotten blocks still to be given back?"""
+        return self._holders.is_sweeping or self._trimmer.is_busy
+
+    def tidy(self, limit: int = TIDY_BLOCKS) -> None:
+        """Give back memory of about `limit` forgotten blocks. Each `store` does a little of it."""
+        self._holders.sweep(limit)
+        self._trimmer.step(limit)
+        self._trimmer.lift(self._replicas.values())
+
+    def _make_room(self, blocks: int) -> None:
+        if self._arena.free_rows < _ROWS_AT_HAND + blocks // _BLOCKS_PER_ROW:
+            self._trimmer.press(self._replicas.values())
+            self.tidy()
+        if self._arena.is_full:
+            raise ArenaFull
+
+    def _holdings(self, replica_id: ReplicaId) -> Holdings:
+        holdings = self._replicas.get(replica_id)
+        if holdings is None:
+            holdings = self._replicas[replica_id] = self._holders.open(replica_id)
+        return holdings
+
+    def _shelf(self, holdings: Holdings, group: int | None) -> Shelf | None:
+        shelf = holdings.shelves.get(group)
+        if shelf is None:
+            try:
+                lot = ParkingLot(self._max_parked, self._parked_ttl_s)
+                shelf = holdings.shelves[group] = Shelf(self._arena, lot)
+            except ArenaFull:
+                return None
+        return shelf
 
     def _counts_for_matching(self, event: BlockStored) -> bool:
         count = len(event.block_hashes)
@@ -159,9 +188,10 @@ class MemoryIndex:
         return False
 
     def _retire(self, holdings: Holdings) -> None:
-        self._pairs -= holdings.handles()
-        self._slots.retire(holdings)
-        self._slots.sweep(_SWEPT_PER_CLEAR)
+        self._trimmer.abandon(holdings)
+        self._books.pairs -= holdings.handles()
+        self._holders.retire(holdings)
+        self._holders.sweep(TIDY_BLOCKS)
 
     def _place_with_children(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
         ready = [Parked(event, 0.0)]
@@ -170,78 +200,34 @@ class MemoryIndex:
             self._place(holdings, shelf, parked.event)
             if shelf.parked:
                 for handle in parked.event.block_hashes:
-                    if handle in shelf.blocks:
+                    if block_at(self._arena, shelf, handle) is not None:
                         ready.extend(reversed(shelf.parked.take_children(handle)))
-            for handle in parked.removed:
-                self._remove_copy(holdings, shelf, handle)
+            if parked.removed:
+                self._books.remove(holdings, shelf, parked.removed)
 
     def _place(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
-        parent = event.parent_block_hash
-        seed = root_seed(event) if parent is None else shelf.blocks.get(parent)
-        if seed is None:
-            self._stats.orphaned += shelf.parked.park(event, self._clock())
-            return
+        seed, depth = 0, 0
+        if event.parent_block_hash is None:
+            seed = root_seed(event)
+        else:
+            parent = block_at(self._arena, shelf, event.parent_block_hash)
+            if parent is None:
+                self._stats.orphaned += shelf.parked.park(event, self._clock())
+                return
+            seed, depth = parent[0], parent[1] + 1
         count = len(event.block_hashes)
-        if self._pairs + self._slots.unswept + count > self._max_blocks:
-            self._stats.refused += count
-            return
         blocks = _chain(event, seed)
         if blocks is None:
             self._stats.unreadable += count
             return
+        try:
+            self._make_room(count)
+            count = min(count, max(0, holdings.depth_cap + 1 - depth))
+            self._books.hold(holdings, shelf, event.block_hashes[:count], blocks[:count], depth)
+        except ArenaFull:
+            count = 0
         self._stats.stored += count
-        self._hold(holdings, shelf, event.block_hashes, blocks)
-
-    def _hold(
-        self,
-        holdings: Holdings,
-        shelf: Shelf,
-        handles: Sequence[EngineHash],
-        blocks: Sequence[BlockHash],
-    ) -> None:
-        masks, bit = self._slots.masks, holdings.bit
-        by_handle, others = shelf.blocks, holdings.other_handles
-        for handle, block in zip(handles, blocks, strict=True):
-            known = by_handle.get(handle)
-            if known == block:
-                shelf.add_copy(handle)
-                continue
-            if known is not None:
-                self._stats.conflicts += 1
-                shelf.extra_copies.pop(handle, None)
-                self._release(holdings, shelf, handle)
-            by_handle[handle] = block
-            self._pairs += 1
-            mask = masks.get(block, 0)
-            if mask & bit:
-                others[block] = others.get(block, 0) + 1
-            else:
-                masks[block] = mask | bit
-
-    def _remove_copy(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
-        if handle not in shelf.blocks:
-            if not (shelf.parked and shelf.parked.note_removed(handle)):
-                self._stats.removed_unknown += 1
-            return
-        self._stats.removed += 1
-        if not (shelf.extra_copies and shelf.drop_extra_copy(handle)):
-            self._release(holdings, shelf, handle)
-
-    def _release(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
-        block = shelf.blocks.pop(handle)
-        self._pairs -= 1
-        others = holdings.other_handles
-        if block in others:
-            others[block] -= 1
-            if not others[block]:
-                del others[block]
-            return
-        masks = self._slots.masks
-        mask = masks[block] & ~holdings.bit
-        if mask:
-            masks[block] = mask
-        else:
-            del masks[block]
+        self._stats.refused += len(blocks) - count
 
 
 def _chain(event: BlockStored, seed: int) -> list[BlockHash] | None:

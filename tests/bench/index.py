@@ -78,16 +78,16 @@ def ingest() -> Figures:
     payloads = [encode_batch(EventBatch(0.0, (event,), 0)) for event in events(800)]
     blocks = len(payloads) * BLOCKS_PER_EVENT
     index = new_index()
-    started = time.perf_counter()
+    started = time.process_time()
     for payload in payloads:
         for event in decode_batch(payload).events:
             assert isinstance(event, BlockStored)
             index.store("a", event)
-    elapsed = time.perf_counter() - started
-    decode_started = time.perf_counter()
+    elapsed = time.process_time() - started
+    decode_started = time.process_time()
     for payload in payloads:
         decode_batch(payload)
-    decoded = time.perf_counter() - decode_started
+    decoded = time.process_time() - decode_started
     return {
         "ingest_blocks_per_s": blocks / elapsed,
         "ingest_decode_only_blocks_per_s": blocks / decoded,
@@ -146,7 +146,7 @@ def grow(replicas: int) -> float:
 
 
 def new_index() -> MemoryIndex:
-    return MemoryIndex(clock=time.monotonic, max_blocks=10_000_000)
+    return MemoryIndex(clock=time.monotonic, max_bytes=2**30)
 
 
 def events(count: int, seed: int = 0) -> Iterator[BlockStored]:
@@ -177,9 +177,9 @@ def time_us(work: Callable[[], object], repeats: int = 200) -> float:
 
 
 def timed_us(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    started = time.process_time()
     work()
-    return (time.perf_counter() - started) * 1e6
+    return (time.process_time() - started) * 1e6
 
 
 if __name__ == "__main__":

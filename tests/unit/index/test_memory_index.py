@@ -1,5 +1,7 @@
 """What is `MemoryIndex`'s own: bounds, counters, slots, and the cost of clearing."""
 
+import random
+
 from router.index import MemoryIndex
 from tests.support.events import prefix, removed, stored
 
@@ -38,29 +40,76 @@ def test_too_many_that_wait_push_out_the_oldest():
     assert (index.stats.parked, index.stats.orphaned) == (1, 1)
 
 
-def test_at_its_bound_the_index_refuses_new_blocks_and_counts_them():
-    index = MemoryIndex(clock=Clock(), max_blocks=4)
-    index.store("a", stored([1, 2, 3], TOKENS[:12]))
-    index.store("b", stored([1, 2], TOKENS[:8]))
-    assert index.match(prefix(TOKENS)) == {"a": 3}
-    assert (len(index), index.stats.refused) == (3, 2)
-    index.remove("a", removed(3, 2))
-    index.store("b", stored([1, 2], TOKENS[:8]))
-    assert index.match(prefix(TOKENS)) == {"a": 1, "b": 2}
+BOUND = 256 * 1024
 
 
-def test_cleared_blocks_stop_matching_at_once_and_make_room_as_they_are_swept():
-    index = MemoryIndex(clock=Clock(), max_blocks=10_000)
-    handles, tokens = long_prompt(10_000)
-    index.store("a", stored(handles, tokens))
-    index.clear("a")
-    assert len(index) == 0
-    assert index.match(prefix(tokens)) == {}
-    for first in range(100_000, 106_000, 1000):
-        handles, tokens = long_prompt(1000, first)
-        index.store("a", stored(handles, tokens))
-    assert index.stats.refused == 0
-    assert index.match(prefix(tokens)) == {"a": 1000}
+def fill(index: MemoryIndex, replica_id: str, chains: int, blocks: int, seed: int = 0) -> None:
+    """Chains of random handles, stored in events of 50 blocks."""
+    rng = random.Random(seed)
+    for _ in range(chains):
+        tokens = [rng.randrange(2**31) for _ in range(4 * blocks)]
+        parent = None
+        for start in range(0, blocks, 50):
+            handles = [rng.getrandbits(64) for _ in range(min(50, blocks - start))]
+            part = tokens[4 * start : 4 * (start + len(handles))]
+            index.store(replica_id, stored(handles, part, parent))
+            parent = handles[-1]
+
+
+def test_the_bound_in_bytes_is_kept_whatever_is_stored():
+    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+    for number in range(40):
+        fill(index, f"r{number % 3}", chains=4, blocks=200, seed=number)
+        assert index.bytes <= BOUND
+    assert len(index) > 2000
+    assert index.stats.trimmed > 0
+
+
+def test_at_the_bound_leaves_go_before_their_parents():
+    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+    rng = random.Random(1)
+    prompts = []
+    for _ in range(200):
+        tokens = [rng.randrange(2**31) for _ in range(4 * 60)]
+        index.store("a", stored([rng.getrandbits(64) for _ in range(60)], tokens))
+        prompts.append(prefix(tokens))
+    while index.is_untidy:
+        index.tidy()
+    held = index.blocks_of("a")
+    for prompt in prompts:
+        depth = index.match(prompt).get("a", 0)
+        assert not held & set(prompt[depth:]), "a block is held without its parent"
+    assert len({index.match(prompt).get("a", 0) for prompt in prompts}) <= 3
+
+
+def test_at_the_bound_it_is_the_replica_that_holds_most_that_forgets():
+    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+    fill(index, "small", chains=2, blocks=100)
+    fill(index, "large", chains=200, blocks=100, seed=1)
+    assert index.stats.trimmed > 0
+    assert index.replicas()["small"] == 200
+
+
+def test_a_cap_is_lifted_when_there_is_room_again():
+    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+    fill(index, "large", chains=200, blocks=100, seed=1)
+    index.clear("large")
+    while index.is_untidy:
+        index.tidy()
+    handles, tokens = long_prompt(300)
+    index.store("large", stored(handles, tokens))
+    assert index.match(prefix(tokens)) == {"large": 300}
+
+
+def test_memory_of_cleared_blocks_is_given_back():
+    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+    for number in range(10):
+        fill(index, "a", chains=30, blocks=100, seed=number)
+        index.clear("a")
+        assert len(index) == 0
+        while index.is_untidy:
+            index.tidy()
+    assert (index.stats.refused, index.stats.trimmed) == (0, 0)
 
 
 def test_a_slot_is_not_given_out_before_it_is_swept():

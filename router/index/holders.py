@@ -1,0 +1,167 @@
+"""Block hash → the replicas that hold it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from router.blocks import BlockHash
+from router.index.arena import Arena, Flags, Keys
+from router.index.holdings import Holdings
+from router.index.sets import EMPTY, HolderSets
+from router.index.table import ABSENT, Table
+from router.replicas.replica import ReplicaId
+
+_FIRST_LOOK: Final = 256
+_LOOK_FURTHER: Final = 4
+_SWEEP_CELLS: Final = 256
+"""Cells of a directory emptied at a time: some 1400 blocks, well under a millisecond."""
+
+
+class Holders:
+    """Gives each replica a bit (a slot), and keeps for each block the set of its holders.
+
+    Retiring a slot takes it out of `live` at once, so that nothing matches it any more; its bits
+    are swept out of the sets a few at a time, and only then is it given out again. So dropping
+    a million blocks does not hold up the event loop.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._table = Table(arena)
+        self._sets = HolderSets(arena)
+        self.live = 0
+        self._owners: dict[int, ReplicaId] = {}
+        self._free: list[int] = []
+        self._retired: deque[tuple[Holdings, Iterator[int]]] = deque()
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Are there bits of retired slots left in the sets?"""
+        return bool(self._retired)
+
+    def open(self, replica_id: ReplicaId) -> Holdings:
+        """Empty holdings with a slot of their own."""
+        slot = self._free.pop() if self._free else len(self._owners) + len(self._retired)
+        self._owners[slot] = replica_id
+        holdings = Holdings(slot)
+        self.live |= holdings.bit
+        return holdings
+
+    def retire(self, holdings: Holdings) -> None:
+        """Take a slot out of every match from now on."""
+        self.live &= ~holdings.bit
+        del self._owners[holdings.slot]
+        self._retired.append((holdings, self._emptying(holdings)))
+
+    def sweep(self, limit: int) -> None:
+        """Take about `limit` retired blocks out of the sets, or few more. O(limit)."""
+        while limit > 0 and self._retired:
+            holdings, steps = self._retired[0]
+            done = next(steps, None)
+            if done is None:
+                self._retired.popleft()
+                self._free.append(holdings.slot)
+            else:
+                limit -= done
+
+    def add(self, block: BlockHash, bit: int) -> bool:
+        """One more holder. True if it was one already. ArenaFull: the block is not kept."""
+        slot = self._table.find(block)
+        if slot == ABSENT:
+            slot = self._table.insert(block)
+            self._arena.value_cells[slot] = self._sets.use(bit)
+            return False
+        number = self._arena.value_cells[slot]
+        mask = self._sets.masks[number]
+        if mask & bit:
+            return True
+        self._arena.value_cells[slot] = self._sets.use(mask | bit)
+        self._sets.unuse(number)
+        return False
+
+    def drop(self, block: BlockHash, bit: int) -> None:
+        """A holder less."""
+        slot = self._table.find(block)
+        if slot == ABSENT:
+            return
+        number = self._arena.value_cells[slot]
+        rest = self._sets.masks[number] & ~bit
+        if rest:
+            self._arena.value_cells[slot] = self._sets.use(rest)
+        else:
+            self._table.delete(slot)
+        self._sets.unuse(number)
+
+    def add_many(self, blocks: Keys, bit: int) -> Flags:
+        """`add` for blocks that are there once each. ArenaFull: none was added."""
+        slots, is_new = self._table.upsert_many(blocks)
+        numbers = self._arena.values[slots]
+        numbers[is_new] = EMPTY
+        held: Flags = ~is_new
+        if held.any():
+            held = self._sets.holding(numbers, bit)
+        self._arena.values[slots] = self._sets.change(numbers, lambda mask: mask | bit)
+        return held
+
+    def drop_many(self, blocks: Keys, bit: int) -> None:
+        """`drop` for blocks that are there once each."""
+        slots = self._table.find_many(blocks)
+        slots = slots[slots != ABSENT]
+        if not len(slots):
+            return
+        numbers = self._sets.change(self._arena.values[slots], lambda mask: mask & ~bit)
+        self._arena.values[slots] = numbers
+        self._table.delete_many(slots[numbers == EMPTY])
+
+    def merge(self) -> Iterator[int]:
+        """Give back rows that blocks have left; yields rows looked at."""
+        return self._table.merge()
+
+    def walk(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        """Leading blocks of the prefix under each live bit; a hole ends a replica's match."""
+        found: dict[ReplicaId, int] = {}
+        holders = self.live
+        if not prefix or not holders or self._table.find(prefix[0]) == ABSENT:
+            return found
+        for depth, mask in self._runs(prefix):
+            still = holders & mask
+            if still != holders:
+                if depth:
+                    self._note(holders ^ still, depth, found)
+                if not still:
+                    return found
+                holders = still
+        self._note(holders, len(prefix), found)
+        return found
+
+    def _runs(self, prefix: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
+        """Where in the prefix the set of holders changes, and to what."""
+        keys = np.frombuffer(array("Q", prefix), np.uint64)
+        start, step, masks = 0, _FIRST_LOOK, self._sets.masks
+        while start < len(keys):
+            slots = self._table.find_many(keys[start : start + step])
+            numbers = self._arena.values[slots]
+            numbers[slots == ABSENT] = EMPTY
+            yield start, masks[int(numbers[0])]
+            changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+            for at, number in zip(changes.tolist(), numbers[changes].tolist(), strict=True):
+                yield start + at, masks[number]
+            start, step = start + step, step * _LOOK_FURTHER
+
+    def _note(self, mask: int, depth: int, found: dict[ReplicaId, int]) -> None:
+        while mask:
+            lowest = mask & -mask
+            found[self._owners[lowest.bit_length() - 1]] = depth
+            mask ^= lowest
+
+    def _emptying(self, holdings: Holdings) -> Iterator[int]:
+        for shelf in holdings.shelves.values():
+            for slots in shelf.dismantle(_SWEEP_CELLS):
+                if len(slots):
+                    self.drop_many(np.unique(self._arena.values[slots]), holdings.bit)
+                yield len(slots) + _SWEEP_CELLS
