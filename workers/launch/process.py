@@ -115,16 +115,16 @@ async def _wait_until_ready(
 
 
 def _ready_line(launch: Launch, seen: Seen, url: str, advertise: str) -> ReadyLine:
-    first, *others = (_addresses(publisher, advertise) for publisher in seen.publishers)
-    line: ReadyLine = {
+    all_ranks = [_addresses(publisher, advertise) for publisher in seen.publishers]
+    return {
         "url": url,
-        **first,
+        **all_ranks[0],
         "topic": launch.topic,
         "model": seen.model,
         "max_model_len": seen.max_model_len,
         "block_size": seen.block_size,
+        "ranks": all_ranks,
     }
-    return line | ({"ranks": [first, *others]} if others else {})
 
 
 def _addresses(publisher: Publisher, advertise: str) -> dict[str, str]:

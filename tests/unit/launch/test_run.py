@@ -89,6 +89,7 @@ def test_ready_line_tells_where_it_is_reached(start: Start, sources: str):
     assert line["events_url"].startswith("tcp://127.0.0.1:")
     assert line["replay_url"].startswith("tcp://127.0.0.1:")
     assert line["events_url"] != line["replay_url"]
+    assert line["ranks"] == [{key: line[key] for key in ("events_url", "replay_url")}]
     assert (line["model"], line["block_size"], line["topic"]) == ("chat", 64, "kv-events")
     assert line["pid"] == launcher.process.pid
 
