@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from router.openai.fields import is_given
 from router.openai.generation import Generation
@@ -24,12 +25,11 @@ from router.tokens.prompt import (
     read_truncation,
 )
 from router.tokens.protocol import Reason, TokenizeFailed
-from router.tokens.template import ChatTemplate, Clock, TemplateFailed
+from router.tokens.template import ChatTemplate, Clock, TemplateFailed, TemplateTooSlow
+from router.tokens.workers import DEFAULT_LIMITS as DEFAULT_WORKERS
+from router.tokens.workers import WorkerLimits, Workers
 
 log = logging.getLogger(__name__)
-
-A = TypeVar("A")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,15 @@ class Limits:
 
     `inline_bytes`: bodies up to this size are decoded and rendered on the event loop;
     `inline_chars`: up to so many new characters are encoded there (both about 1 ms). More goes to
-    the executor. `max_pending`: jobs in or before the executor.
+    the threads. `inline_s`: a template that takes longer goes to them too, from then on.
     """
 
     deadline_s: float = 1.0
     inline_bytes: int = 64 * 1024
     inline_chars: int = 4096
+    inline_s: float = 0.02
     max_bytes: int = 4 * 1024 * 1024
-    max_pending: int = 64
+    workers: WorkerLimits = DEFAULT_WORKERS
     memo_bytes: int = 64 * 1024 * 1024
 
 
@@ -77,16 +78,15 @@ class LocalTokenizer:
         *,
         limits: Limits,
         variables: Mapping[str, Any],
-        executor: Executor | None,
         name: str,
     ) -> None:
         self.encoder = encoder
-        self._name = name
+        self.name = name
+        self.workers = Workers(name, limits.workers)
         self._templates = templates
         self._limits = limits
         self._variables = variables
-        self._executor = executor
-        self._pending = 0
+        self._is_slow = False
         self._logged: set[str] = set()
 
     @classmethod
@@ -96,13 +96,11 @@ class LocalTokenizer:
         *,
         limits: Limits = DEFAULT_LIMITS,
         flags: EngineFlags = NO_FLAGS,
-        executor: Executor | None = None,
         clock: Clock = datetime.now,
     ) -> LocalTokenizer:
         """Read a model directory (reads files: call it before serving).
 
-        `executor`: threads for long texts; None is the event loop's own. Raises UnusableModelDir
-        and BadTemplate.
+        Raises UnusableModelDir and BadTemplate.
         """
         found = read_model_dir(model_dir)
         sources = dict(found.templates)
@@ -117,7 +115,6 @@ class LocalTokenizer:
             templates,
             limits=limits,
             variables=flags.variables,
-            executor=executor,
             name=model_dir.name,
         )
 
@@ -135,19 +132,37 @@ class LocalTokenizer:
         return edges.put_around(await self._encode(found, until), truncation)
 
     async def _pieces_in_time(self, generation: Generation, until: float) -> list[str] | bytes:
-        if len(generation.body) <= self._limits.inline_bytes:
-            return self._pieces(generation)
-        return await _result(self._submit(self._pieces, generation), until)
+        """Rendered here if that is quick; a template that was not gets a thread and the rest of
+        the request's time. Once it is quick again it may come back."""
+        if len(generation.body) <= self._limits.inline_bytes and not self._is_slow:
+            try:
+                return self._pieces(generation, time.monotonic() + self._limits.inline_s)
+            except TemplateTooSlow:
+                self._is_slow = True
+        left_s = until - asyncio.get_running_loop().time()
+        ask = (generation, time.monotonic() + left_s)
+        found, took_s = await self.workers.run(self._timed_pieces, ask, until)
+        self._is_slow = self._is_slow and took_s > self._limits.inline_s / 4
+        return found
 
-    def _pieces(self, generation: Generation) -> list[str] | bytes:
-        """The prompt's text in pieces, or its ids if it came as ids. Any thread may run this."""
+    def _timed_pieces(self, ask: tuple[Generation, float]) -> tuple[list[str] | bytes, float]:
+        started = time.monotonic()
+        found = self._pieces(*ask)
+        return found, time.monotonic() - started
+
+    def _pieces(self, generation: Generation, until: float) -> list[str] | bytes:
+        """The prompt's text in pieces, or its ids if it came as ids. Any thread may run this.
+
+        `until`: on `time.monotonic`, for the template.
+        """
         prompt = read_prompt(generation, self._limits.max_bytes)
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
-        text = self._render(generation, prompt) if isinstance(prompt, ChatPrompt) else prompt.text
-        return self.encoder.pieces(text)
+        if isinstance(prompt, ChatPrompt):
+            return self.encoder.pieces(self._render(generation, prompt, until))
+        return self.encoder.pieces(prompt.text)
 
-    def _render(self, generation: Generation, prompt: ChatPrompt) -> str:
+    def _render(self, generation: Generation, prompt: ChatPrompt, until: float = math.inf) -> str:
         if is_given(generation.fields.chat_template):
             # A client's own program: it could keep a thread busy for ever.
             raise TokenizeFailed(Reason.UNSUPPORTED)
@@ -156,7 +171,7 @@ class LocalTokenizer:
         if template is None:
             raise TokenizeFailed(Reason.UNSUPPORTED)
         prompt = replace(prompt, variables={**self._variables, **prompt.variables})
-        return template.render(prompt, self._limits.max_bytes)
+        return template.render(prompt, self._limits.max_bytes, until)
 
     def _edges(self, generation: Generation) -> Edges:
         if not adds_special_tokens(generation):
@@ -177,40 +192,16 @@ class LocalTokenizer:
     async def _encode_missing(self, pieces: set[str], until: float) -> dict[str, bytes]:
         """Ids of pieces that the memo lacks. What comes after the deadline is still remembered."""
         if sum(map(len, pieces)) <= self._limits.inline_chars:
-            fresh = self.encoder.encode_pieces(pieces)
-            self.encoder.remember(fresh)
-            return fresh
-        job = self._submit(self.encoder.encode_pieces, pieces)
-        job.add_done_callback(self._remember)
-        return await _result(job, until)
+            return self._encode_and_remember(pieces)
+        return await self.workers.run(self._encode_and_remember, pieces, until)
 
-    def _submit(self, work: Callable[[A], T], argument: A) -> asyncio.Future[T]:
-        if self._pending >= self._limits.max_pending:
-            raise TokenizeFailed(Reason.BUSY)
-        job = asyncio.get_running_loop().run_in_executor(self._executor, work, argument)
-        self._pending += 1
-        job.add_done_callback(self._release)
-        return job
-
-    def _release(self, job: asyncio.Future[Any]) -> None:
-        self._pending -= 1
-        if not job.cancelled():
-            job.exception()  # seen here, because its client may be gone
-
-    def _remember(self, job: asyncio.Future[dict[str, bytes]]) -> None:
-        if not job.cancelled() and job.exception() is None:
-            self.encoder.remember(job.result())
+    def _encode_and_remember(self, pieces: set[str]) -> dict[str, bytes]:
+        fresh = self.encoder.encode_pieces(pieces)
+        self.encoder.remember(fresh)
+        return fresh
 
     def _log_once(self, where: str) -> None:
         """Once per kind of failure: a broken template fails on every request."""
         if where not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add(where)
-            log.warning("chat template of %s fails: %s (logged once)", self._name, where)
-
-
-async def _result(job: asyncio.Future[T], until: float) -> T:
-    """Wait for a job without cancelling it: others may need what it finds."""
-    await asyncio.wait((job,), timeout=until - asyncio.get_running_loop().time())
-    if not job.done():
-        raise TokenizeFailed(Reason.TIMEOUT)
-    return job.result()
+            log.warning("chat template of %s fails: %s (logged once)", self.name, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
 from typing import Final, Generic, TypeVar
 
@@ -16,7 +17,10 @@ LARGEST_SHARE: Final = 4
 
 
 class Memo(Generic[K]):
-    """Key → token ids. `max_bytes` counts keys, ids and the dict's own overhead."""
+    """Key → token ids. `max_bytes` counts keys, ids and the dict's own overhead.
+
+    Any thread may use it: what a thread finds after its request's deadline is remembered too.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -24,27 +28,30 @@ class Memo(Generic[K]):
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: K) -> bytes | None:
-        ids = self._entries.get(key)
-        if ids is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._entries.move_to_end(key)
-        return ids
+        with self._lock:
+            ids = self._entries.get(key)
+            if ids is None:
+                self.misses += 1
+                return None
+            self.hits += 1
+            self._entries.move_to_end(key)
+            return ids
 
     def put(self, key: K, ids: bytes) -> None:
         cost = _cost(key, ids)
-        if key in self._entries or cost * LARGEST_SHARE > self._max_bytes:
-            return
-        self._entries[key] = ids
-        self.size_bytes += cost
-        while self.size_bytes > self._max_bytes:
-            self.size_bytes -= _cost(*self._entries.popitem(last=False))
+        with self._lock:
+            if key in self._entries or cost * LARGEST_SHARE > self._max_bytes:
+                return
+            self._entries[key] = ids
+            self.size_bytes += cost
+            while self.size_bytes > self._max_bytes:
+                self.size_bytes -= _cost(*self._entries.popitem(last=False))
 
 
 def _cost(key: str | bytes, ids: bytes) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -11,17 +13,20 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.tokens.content_format import iterates_over_content
 from router.tokens.conversation import Message, conversation, tool_schemas, without_developer
 from router.tokens.prompt import ChatPrompt
 from router.tokens.protocol import Reason, TokenizeFailed
+from router.tokens.sandbox import Budget, BudgetSpent, ChatSandbox
 
 Clock = Callable[[], datetime]
 
 CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of a message that the model continues. A template that strips loses its space."""
+
+TEXT_FACTOR: Final = 16
+"""A template may make this many times the text that it is allowed to put out."""
 
 FAILURES: Final = (
     jinja2.TemplateError,
@@ -47,6 +52,10 @@ class TemplateFailed(TokenizeFailed):
         self.where = where
 
 
+class TemplateTooSlow(TemplateFailed):
+    """It was still running when its time was over."""
+
+
 class ChatTemplate:
     """One compiled template. `parts`: give it content as parts; None: as its syntax suggests."""
 
@@ -61,18 +70,21 @@ class ChatTemplate:
         environment = _environment(clock)
         try:
             tree = environment.parse(source)
-            self._template = environment.from_string(source)
+            loops_over_content = iterates_over_content(tree)
+            self._template = environment.guarded_template(tree)
         except (jinja2.TemplateSyntaxError, RecursionError) as exc:
             raise BadTemplate(str(exc)) from exc
-        self.parts = iterates_over_content(tree) if parts is None else parts
+        self._environment = environment
+        self.parts = loops_over_content if parts is None else parts
         self._knows_developer = '"developer"' in source or "'developer'" in source
         self._reads_content = "content" in source
         self._special_tokens = dict(special_tokens)
 
-    def render(self, prompt: ChatPrompt, max_chars: int) -> str:
+    def render(self, prompt: ChatPrompt, max_chars: int, until: float = math.inf) -> str:
         """The text that the engine tokenizes. Raises TokenizeFailed.
 
-        Longer than `max_chars`: TOO_LARGE, and rendering stops there.
+        Longer than `max_chars`: TOO_LARGE. Running after `until` (`time.monotonic`):
+        TemplateTooSlow. Rendering stops there.
         """
         messages = conversation(prompt.messages, parts=self.parts)
         if not self._knows_developer:
@@ -86,6 +98,7 @@ class ChatTemplate:
             "tools": None if prompt.tools is None else tool_schemas(prompt.tools),
             "add_generation_prompt": prompt.add_generation_prompt,
         }
+        self._environment.spend(Budget(until, TEXT_FACTOR * max_chars, time.monotonic))
         text = self._run(variables, max_chars)
         return text if final is None else _cut_after(text, final)
 
@@ -116,6 +129,9 @@ class ChatTemplate:
                 chunks.append(chunk)
         except _Refused as exc:
             raise TokenizeFailed(Reason.INVALID) from exc
+        except BudgetSpent as exc:
+            kind = TemplateTooSlow if exc.what == "time" else TemplateFailed
+            raise kind(f"no {exc.what} left, {_where(exc)}") from exc
         except FAILURES as exc:
             raise TemplateFailed(_where(exc)) from exc
         return "".join(chunks)
@@ -139,8 +155,8 @@ class _Generation(Extension):
         return caller()
 
 
-def _environment(clock: Clock) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment(clock: Clock) -> ChatSandbox:
+    environment = ChatSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
 

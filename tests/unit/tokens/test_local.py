@@ -1,8 +1,4 @@
-import asyncio
 import logging
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -218,100 +214,6 @@ async def test_a_broken_template_is_logged_once_and_without_the_prompt(tmp_path,
     assert len(caplog.records) == 1
     assert "UndefinedError in line 1" in caplog.text
     assert "secret" not in caplog.text
-
-
-class ByHand(Executor):
-    """An executor whose work begins when the test says so."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Future[object], Callable[[], object]]] = []
-
-    def submit(self, fn, /, *args, **kwargs):
-        future: Future[object] = Future()
-        self.jobs.append((future, lambda: fn(*args, **kwargs)))
-        return future
-
-    def run_all(self) -> None:
-        for future, job in self.jobs:
-            future.set_result(job())
-        self.jobs.clear()
-
-
-async def until(condition) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - what is awaited has no event
-            await asyncio.sleep(0.001)
-
-
-async def test_big_work_leaves_the_event_loops_thread(model_dir, truth):
-    seen = set()
-
-    class Watching(ThreadPoolExecutor):
-        def submit(self, fn, /, *args, **kwargs):
-            def watched():
-                seen.add(threading.get_ident())
-                return fn(*args, **kwargs)
-
-            return super().submit(watched)
-
-    with Watching(max_workers=1) as executor:
-        made = LocalTokenizer.load(model_dir, executor=executor)
-        assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
-        assert len(seen) == 1
-        seen.clear()
-        assert unpack(await made.tokenize(completion("short"))) == truth.encode("short").ids
-        assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
-        assert not seen
-        made = LocalTokenizer.load(model_dir, executor=executor, limits=Limits(inline_bytes=10))
-        text = chatml(("user", "Hi"))
-        assert unpack(await made.tokenize(chat([user("Hi")]))) == truth.encode(text).ids
-        assert await reason_of(made, chat([user([{"type": "image"}])])) is Reason.MULTIMODAL
-    assert len(seen) == 1
-    assert threading.get_ident() not in seen
-
-
-async def test_what_misses_the_deadline_is_remembered_for_the_next_time(model_dir, truth):
-    executor = ByHand()
-    made = LocalTokenizer.load(model_dir, limits=Limits(deadline_s=0.01), executor=executor)
-    assert await reason_of(made, completion(LONG)) is Reason.TIMEOUT
-    executor.run_all()
-    await until(lambda: len(made.encoder.memo) == 1)
-    assert unpack(await made.tokenize(completion(LONG))) == truth.encode(LONG).ids
-    assert executor.jobs == []
-
-
-async def test_the_deadline_holds_for_rendering_too(model_dir):
-    limits = Limits(deadline_s=0.01, inline_bytes=10)
-    made = LocalTokenizer.load(model_dir, limits=limits, executor=ByHand())
-    assert await reason_of(made, chat([user("Hi")])) is Reason.TIMEOUT
-
-
-async def test_too_many_at_once_are_busy_and_room_comes_back(model_dir):
-    executor = ByHand()
-    limits = Limits(max_pending=2, deadline_s=5)
-    made = LocalTokenizer.load(model_dir, limits=limits, executor=executor)
-    waiting = [asyncio.create_task(made.tokenize(completion(f"{i}{LONG}"))) for i in range(2)]
-    await until(lambda: len(executor.jobs) == 2)
-    assert await reason_of(made, completion(f"2{LONG}")) is Reason.BUSY
-    assert await made.tokenize(completion("short")) != b""
-    executor.run_all()
-    await asyncio.gather(*waiting)
-    again = asyncio.create_task(made.tokenize(completion(f"3{LONG}")))
-    await until(lambda: len(executor.jobs) == 1)
-    executor.run_all()
-    assert await again != b""
-
-
-async def test_a_client_that_leaves_gives_its_place_back(model_dir):
-    executor = ByHand()
-    made = LocalTokenizer.load(model_dir, limits=Limits(max_pending=1), executor=executor)
-    leaving = asyncio.create_task(made.tokenize(completion(LONG)))
-    await until(lambda: len(executor.jobs) == 1)
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    executor.run_all()
-    await until(lambda: len(made.encoder.memo) == 1)
-    assert await made.tokenize(completion(LONG)) != b""
 
 
 @pytest.mark.parametrize(
