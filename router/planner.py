@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from xxhash import xxh3_64_hexdigest
 
-from router.blocks import BlockHash, hash_blocks, prefix_seed
+from router.blocks import BlockHash, prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.index.protocol import PrefixIndex
@@ -19,6 +19,8 @@ from router.index.reservations import Reservation, Reservations
 from router.openai.generation import Generation
 from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision, Policy, RouteQuery, Speeds
+from router.tokens.block_memo import BlockMemo
+from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
 
 RING_BLOCKS: Final = 8
@@ -41,6 +43,9 @@ class Plan:
     prefixes: Mapping[ReplicaId, "Prefix"]
     tokenize_failure: str
     stream: bool
+    generation: Generation
+    body: bytes
+    """What the replica is sent: the client's own bytes, unless ids go in the text's place."""
     fleet: str
     _reservations: Reservations
     _speeds: Speeds
@@ -128,6 +133,8 @@ class Planner:
     tokenizer: Tokenizer
     policy: Policy
     clock: Callable[[], float]
+    memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
+    forward_ids: bool = False
 
     async def plan(self, generation: Generation) -> Plan:
         """Choose and reserve. ModelNotFound, NoReplicaAvailable.
@@ -160,6 +167,8 @@ class Planner:
             prefixes=prefixes,
             tokenize_failure=failure,
             stream=generation.stream,
+            generation=generation,
+            body=body_with_ids(generation, tokens) if self.forward_ids else generation.body,
             fleet=members[0].base_model,
             _reservations=self.reservations,
             _speeds=self.speeds,
@@ -197,7 +206,7 @@ class Planner:
             prefix = made.get((size, adapter), NO_PREFIX)
             if size and prefix is NO_PREFIX:
                 seed = prefix_seed(generation.salt, adapter)
-                prefix = Prefix(hash_blocks(tokens, size, seed), size)
+                prefix = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
                 made[size, adapter] = prefix
             prefixes[member.id] = prefix
         return prefixes
