@@ -1,6 +1,7 @@
 """Text → the ids that the engine will see."""
 
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
+from router.tokens.judge import JudgedTokenizer, JudgeLimits, Verdict
 from router.tokens.local import EngineFlags, Limits, LocalTokenizer
 from router.tokens.model_dir import UnusableModelDir
 from router.tokens.protocol import FINAL, Reason, TokenizeFailed, Tokenizer
@@ -14,6 +15,8 @@ __all__ = [
     "ChatTemplate",
     "EngineFlags",
     "FallbackTokenizer",
+    "JudgeLimits",
+    "JudgedTokenizer",
     "Limits",
     "LocalTokenizer",
     "NullTokenizer",
@@ -23,4 +26,5 @@ __all__ = [
     "TokenizeFailed",
     "Tokenizer",
     "UnusableModelDir",
+    "Verdict",
 ]

@@ -67,6 +67,10 @@ class Encoder:
         """Whether texts are cut into pieces; otherwise each is remembered whole."""
         return self._boundary is not None
 
+    def token_text(self, token: int | None) -> str | None:
+        """How the vocabulary spells a token; None for one that it doesn't have."""
+        return None if token is None else self._tokenizer.id_to_token(token)
+
     def pieces(self, text: str) -> list[str]:
         """Cut a text so that the pieces' ids in a row are the text's ids."""
         if self._boundary is None:

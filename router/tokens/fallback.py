@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from router.openai.generation import Generation
@@ -19,12 +20,21 @@ class FallbackTokenizer:
     """The first tokenizer that succeeds; the last one's reason if none does.
 
     A reason that lies in the prompt ends the search: the next tokenizer would say the same.
+    `deadline_s` is for all of them together.
     """
 
-    def __init__(self, tokenizers: Sequence[Tokenizer]) -> None:
+    def __init__(self, tokenizers: Sequence[Tokenizer], deadline_s: float | None = None) -> None:
         self._tokenizers = tuple(tokenizers)
+        self._deadline_s = deadline_s
 
     async def tokenize(self, generation: Generation) -> bytes:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await self._first(generation)
+        except TimeoutError as exc:
+            raise TokenizeFailed(Reason.TIMEOUT) from exc
+
+    async def _first(self, generation: Generation) -> bytes:
         failure = TokenizeFailed(Reason.UNAVAILABLE)
         for tokenizer in self._tokenizers:
             try:

@@ -85,6 +85,12 @@ def read_prompt(generation: Generation, max_bytes: int) -> Prompt:
     raise TokenizeFailed(Reason.UNSUPPORTED)
 
 
+def is_one_prompt(generation: Generation) -> bool:
+    """Whether a reply's count of prompt tokens is about one prompt, and about all of it."""
+    fields = generation.fields
+    return field.is_given(fields.messages) or not _is_batch(fields.prompt)
+
+
 def adds_special_tokens(generation: Generation) -> bool:
     """Whether BOS and the like are added to the text: for completions by default, not for chat."""
     default = generation.kind is not Kind.CHAT
@@ -143,8 +149,7 @@ def _variables(fields: GenerationFields, max_bytes: int) -> dict[str, Any]:
 
 def _completion(raw: Raw, max_bytes: int) -> TextPrompt | IdsPrompt:
     """A text, ids, or the first of a list of either."""
-    inside = bytes(memoryview(raw)[1:64]).lstrip()[:1]
-    if field.starts_with(raw, b"[") and inside in (b'"', b"["):
+    if _is_batch(raw):
         raw = _decode(raw, list[Raw], max_bytes)[0]
     if field.starts_with(raw, b'"'):
         return TextPrompt(_decode(raw, str, max_bytes))
@@ -153,6 +158,11 @@ def _completion(raw: Raw, max_bytes: int) -> TextPrompt | IdsPrompt:
         return IdsPrompt(as_tokens(ids).tobytes())
     except OverflowError as exc:
         raise TokenizeFailed(Reason.INVALID) from exc
+
+
+def _is_batch(raw: Raw) -> bool:
+    inside = bytes(memoryview(raw)[1:64]).lstrip()[:1]
+    return field.starts_with(raw, b"[") and inside in (b'"', b"[")
 
 
 def _flag(raw: Raw, *, default: bool) -> bool:

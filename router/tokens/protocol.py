@@ -25,6 +25,8 @@ class Reason(StrEnum):
     """Longer than the limit for tokenizing here."""
     TIMEOUT = "timeout"
     """Not ready by the deadline."""
+    UNTRUSTED = "untrusted"
+    """The ids that were computed here were not the engine's; they have to prove themselves."""
     BUSY = "busy"
     """Too many prompts are being tokenized."""
 
