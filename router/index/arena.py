@@ -20,8 +20,8 @@ ROW_SLOTS: Final = 16
 ROW_KEY_BYTES: Final = 8 * ROW_SLOTS
 ROW_BYTES: Final = (8 + 8 + 2) * ROW_SLOTS + 2
 _GROW_ROWS: Final = 256
-_GROW_SHARE: Final = 16
-_RESERVE_SHARE: Final = 32
+_GROW_SHARE: Final = 12
+_RESERVE_SHARE: Final = 3 / 32
 _RESERVE_AT_LEAST: Final = 32 * 1024
 
 
@@ -38,7 +38,7 @@ class Arena:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._for_rows = max_bytes - max(max_bytes // _RESERVE_SHARE, _RESERVE_AT_LEAST)
+        self._for_rows = max_bytes - max(int(max_bytes * _RESERVE_SHARE), _RESERVE_AT_LEAST)
         self.overhead = 0
         """What the users of the arena take outside of it, as they tell it."""
         self._rows = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,13 +9,13 @@ from typing import Final
 import numpy as np
 
 from router.blocks import BlockHash, EngineHash
-from router.index.arena import Arena, ArenaFull, Slots
+from router.index.arena import Arena, ArenaFull, Flags, Keys, Slots
 from router.index.holders import Holders
 from router.index.holdings import MAX_DEPTH, Holdings, Shelf, key_of, keys_of
 from router.index.stats import IndexStats
 from router.index.table import ABSENT
 
-_MANY: Final = 16
+_MANY: Final = 8
 """From so many blocks on, arrays are faster than one block at a time."""
 
 
@@ -27,75 +26,33 @@ class Books:
     arena: Arena
     holders: Holders
     stats: IndexStats
-    pairs: int = 0
 
     def hold(
-        self,
-        holdings: Holdings,
-        shelf: Shelf,
-        handles: Sequence[EngineHash],
-        blocks: Sequence[BlockHash],
-        depth: int,
+        self, holdings: Holdings, shelf: Shelf, keys: Keys, blocks: Keys, depths: Slots
     ) -> None:
-        """One more copy of blocks that follow one another, the first at `depth`. ArenaFull."""
-        if len(blocks) >= _MANY and self._hold_many(holdings, shelf, handles, blocks, depth):
-            return
-        for number, (handle, block) in enumerate(zip(handles, blocks, strict=True), depth):
-            self._hold_one(holdings, shelf, key_of(handle), block, number)
+        """One more copy of each; keys and blocks must be there once each.
 
-    def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        """One copy less of each. Unknown ones are noted where they may be parked, and counted."""
-        if len(handles) >= _MANY and self._remove_many(holdings, shelf, handles):
-            return
-        for handle in handles:
-            self._remove_one(holdings, shelf, handle)
-
-    def drop_slots(self, holdings: Holdings, shelf: Shelf, slots: Slots) -> None:
-        """Take blocks off a shelf whatever the number of their copies."""
-        blocks = self.arena.values[slots]
-        if shelf.extra_copies:
-            for key in self.arena.keys[slots].tolist():
-                shelf.drop_extra_copies(key)
-        shelf.table.delete_many(slots)
-        self.pairs -= len(slots)
-        if holdings.other_handles:
-            for block in blocks.tolist():
-                self._let_go(holdings, block)
-        else:
-            self.holders.drop_many(blocks, holdings.bit)
-
-    def _hold_many(
-        self,
-        holdings: Holdings,
-        shelf: Shelf,
-        handles: Sequence[EngineHash],
-        blocks: Sequence[BlockHash],
-        depth: int,
-    ) -> bool:
-        """False: nothing was done, because some handles are not new."""
-        count = len(blocks)
-        if len(set(handles)) != count:
-            return False
-        slots, is_new = shelf.table.upsert_many(keys_of(handles))
-        if not is_new.all():
-            shelf.table.delete_many(slots[is_new])
-            return False
-        keys = np.frombuffer(array("Q", blocks), np.uint64)
+        What lies deeper than the replica's cap is refused. ArenaFull: all is, and counted.
+        """
+        allowed = depths <= holdings.depth_cap
+        if not allowed.all():
+            self.stats.refused += int((~allowed).sum())
+            keys, blocks, depths = keys[allowed], blocks[allowed], depths[allowed]
         try:
-            was_held = self.holders.add_many(keys, holdings.bit)
+            slots, is_new = shelf.table.upsert_many(keys)
+            self._book(holdings, shelf, slots[is_new], (blocks[is_new], depths[is_new]))
         except ArenaFull:
-            shelf.table.delete_many(slots)
+            self.stats.refused += len(keys)
             raise
-        self.arena.values[slots] = keys
-        self.arena.depths[slots] = np.minimum(np.arange(depth, depth + count), MAX_DEPTH)
-        self.pairs += count
-        for block in keys[was_held].tolist():
-            holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
-        return True
+        if not is_new.all():
+            for number in np.flatnonzero(~is_new).tolist():
+                depth = int(depths[number])
+                self.hold_one(holdings, shelf, int(keys[number]), int(blocks[number]), depth)
 
-    def _hold_one(
+    def hold_one(
         self, holdings: Holdings, shelf: Shelf, key: int, block: BlockHash, depth: int
     ) -> None:
+        """One more copy of a block. ArenaFull."""
         arena = self.arena
         slot = shelf.table.find(key)
         if slot != ABSENT:
@@ -114,36 +71,81 @@ class Books:
         except ArenaFull:
             shelf.table.delete(slot)
             raise
-        self.pairs += 1
         if was_held:
             holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
 
-    def _remove_many(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> bool:
-        """False: nothing was done, because some have copies, or are not there."""
-        if shelf.extra_copies or holdings.other_handles or len(set(handles)) != len(handles):
-            return False
-        slots = shelf.table.find_many(keys_of(handles))
-        if (slots == ABSENT).any():
-            return False
+    def add_copy(self, shelf: Shelf, key: int) -> None:
+        """One more copy of a block, if it is held."""
+        if shelf.table.find(key) != ABSENT:
+            shelf.add_copy(key)
+
+    def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
+        """One copy less of each. Unknown ones are noted where they may be parked, and counted."""
+        if len(handles) < _MANY:
+            for handle in handles:
+                self._remove_one(holdings, shelf, handle)
+            return
+        keys = keys_of(handles)
+        slots = shelf.table.find_many(keys)
+        held = slots != ABSENT
+        if not held.all():
+            for number in np.flatnonzero(~held).tolist():
+                self._miss(shelf, handles[number])
+            keys, slots = keys[held], slots[held]
         self.stats.removed += len(slots)
+        if shelf.extra_copies:
+            last = np.array([not shelf.drop_extra_copy(key) for key in keys.tolist()], np.bool_)
+            slots = slots[last]
         self.drop_slots(holdings, shelf, slots)
-        return True
+
+    def drop_slots(self, holdings: Holdings, shelf: Shelf, slots: Slots) -> None:
+        """Take blocks off a shelf whatever the number of their copies."""
+        if not len(slots):
+            return
+        blocks = self.arena.values[slots]
+        if shelf.extra_copies:
+            for key in self.arena.keys[slots].tolist():
+                shelf.drop_extra_copies(key)
+        shelf.table.delete_many(slots)
+        if holdings.other_handles:
+            for block in blocks.tolist():
+                self._let_go(holdings, block)
+        else:
+            self.holders.drop_many(blocks, holdings.bit)
+
+    def _book(
+        self, holdings: Holdings, shelf: Shelf, slots: Slots, contents: tuple[Keys, Slots]
+    ) -> None:
+        blocks, depths = contents
+        if not len(slots):
+            return
+        try:
+            was_held: Flags = self.holders.add_many(blocks, holdings.bit)
+        except ArenaFull:
+            shelf.table.delete_many(slots)
+            raise
+        self.arena.values[slots] = blocks
+        self.arena.depths[slots] = np.minimum(depths, MAX_DEPTH)
+        for block in blocks[was_held].tolist():
+            holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
 
     def _remove_one(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
         key = key_of(handle)
         slot = shelf.table.find(key)
         if slot == ABSENT:
-            if not (shelf.parked and shelf.parked.note_removed(handle)):
-                self.stats.removed_unknown += 1
+            self._miss(shelf, handle)
             return
         self.stats.removed += 1
         if not (shelf.extra_copies and shelf.drop_extra_copy(key)):
             self._release(holdings, shelf, slot)
 
+    def _miss(self, shelf: Shelf, handle: EngineHash) -> None:
+        if not (shelf.parked and shelf.parked.note_removed(handle)):
+            self.stats.removed_unknown += 1
+
     def _release(self, holdings: Holdings, shelf: Shelf, slot: int) -> None:
         block = self.arena.value_cells[slot]
         shelf.table.delete(slot)
-        self.pairs -= 1
         self._let_go(holdings, block)
 
     def _let_go(self, holdings: Holdings, block: BlockHash) -> None:
@@ -154,11 +156,3 @@ class Books:
                 del others[block]
             return
         self.holders.drop(block, holdings.bit)
-
-
-def block_at(arena: Arena, shelf: Shelf, handle: EngineHash) -> tuple[BlockHash, int] | None:
-    """A held block and its depth, by its handle."""
-    slot = shelf.table.find(key_of(handle))
-    if slot == ABSENT:
-        return None
-    return arena.value_cells[slot], arena.depth_cells[slot]

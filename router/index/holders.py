@@ -35,6 +35,8 @@ class Holders:
         self._table = Table(arena)
         self._sets = HolderSets(arena)
         self.live = 0
+        self.tray: dict[BlockHash, int] = {}
+        """Block → bits of those in whose trays it lies."""
         self._owners: dict[int, ReplicaId] = {}
         self._free: list[int] = []
         self._retired: deque[tuple[Holdings, Iterator[int]]] = deque()
@@ -122,35 +124,62 @@ class Holders:
         """Give back rows that blocks have left; yields rows looked at."""
         return self._table.merge()
 
+    def unmark_many(self, blocks: Sequence[BlockHash], bit: int) -> None:
+        """These blocks lie in the replica's tray no longer. Each must be marked, and come once."""
+        tray = self.tray
+        masks = list(map(tray.pop, blocks))
+        for block, mask in zip(blocks, masks, strict=True):
+            if mask != bit:
+                tray[block] = mask ^ bit
+
     def walk(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live bit; a hole ends a replica's match."""
         found: dict[ReplicaId, int] = {}
         holders = self.live
-        if not prefix or not holders or self._table.find(prefix[0]) == ABSENT:
-            return found
-        for depth, mask in self._runs(prefix):
-            still = holders & mask
+        for start, end, mask in self._runs(prefix):
+            in_table = holders & mask
+            holders = in_table | self._walk_tray(holders ^ in_table, prefix, (start, end), found)
+            if not holders:
+                return found
+        if prefix:
+            self._note(holders, len(prefix), found)
+        return found
+
+    def _walk_tray(
+        self,
+        holders: int,
+        prefix: Sequence[BlockHash],
+        run: tuple[int, int],
+        found: dict[ReplicaId, int],
+    ) -> int:
+        """Which of `holders` hold a run of blocks in their trays; the others' depth is noted."""
+        if not holders:
+            return 0
+        get = self.tray.get
+        for depth in range(*run):
+            still = holders & get(prefix[depth], 0)
             if still != holders:
                 if depth:
                     self._note(holders ^ still, depth, found)
                 if not still:
-                    return found
+                    return 0
                 holders = still
-        self._note(holders, len(prefix), found)
-        return found
+        return holders
 
-    def _runs(self, prefix: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
-        """Where in the prefix the set of holders changes, and to what."""
+    def _runs(self, prefix: Sequence[BlockHash]) -> Iterator[tuple[int, int, int]]:
+        """Start, end and holders in the tables, for each run of blocks that have the same."""
+        if not self._table.count:
+            yield 0, len(prefix), 0
+            return
         keys = np.frombuffer(array("Q", prefix), np.uint64)
         start, step, masks = 0, _FIRST_LOOK, self._sets.masks
         while start < len(keys):
             slots = self._table.find_many(keys[start : start + step])
             numbers = self._arena.values[slots]
             numbers[slots == ABSENT] = EMPTY
-            yield start, masks[int(numbers[0])]
-            changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
-            for at, number in zip(changes.tolist(), numbers[changes].tolist(), strict=True):
-                yield start + at, masks[number]
+            begins = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
+            for at, end in zip(begins, [*begins[1:], len(slots)], strict=True):
+                yield start + at, start + end, masks[int(numbers[at])]
             start, step = start + step, step * _LOOK_FURTHER
 
     def _note(self, mask: int, depth: int, found: dict[ReplicaId, int]) -> None:

@@ -76,13 +76,18 @@ class Shelf:
     is at its bound.
     """
 
-    __slots__ = ("_arena", "extra_copies", "parked", "table")
+    __slots__ = ("_arena", "extra_copies", "gone", "parked", "table", "tray", "tray_copies")
 
     def __init__(self, arena: Arena, parked: ParkingLot) -> None:
         self._arena = arena
         self.table = Table(arena)
         self.parked = parked
         self.extra_copies: dict[int, int] = {}
+        self.tray: dict[EngineHash, tuple[BlockHash, int]] = {}
+        """Handle → block and depth of what was stored last; see `trays`."""
+        self.tray_copies: dict[EngineHash, int] = {}
+        self.gone: dict[EngineHash, None] = {}
+        """What is to be removed from the table."""
 
     def add_copy(self, key: int) -> None:
         """Count one more copy of a block that is there."""
@@ -116,7 +121,8 @@ class Holdings:
     """One replica's shelves, and its bit in the sets of holders.
 
     `other_handles`: our hash → engine hashes beyond the first that stand for the same block
-    (engines may hash what we don't, as tokens that follow the block). `depth_cap`: blocks deeper in
+    (engines may hash what we don't, as tokens that follow the block); `tray_others`: the same for
+    those in trays. `depth_cap`: blocks deeper in
     their chain than this are not kept.
     """
 
@@ -124,6 +130,7 @@ class Holdings:
     block_sizes: set[int] = field(default_factory=set)
     shelves: dict[ShelfKey, Shelf] = field(default_factory=dict)
     other_handles: dict[BlockHash, int] = field(default_factory=dict)
+    tray_others: dict[BlockHash, int] = field(default_factory=dict)
     depth_cap: int = UNCAPPED
 
     @property
@@ -134,9 +141,10 @@ class Holdings:
     def held(self, arena: Arena) -> Iterator[BlockHash]:
         """Every block held; one that several engine hashes stand for comes several times."""
         for shelf in self.shelves.values():
+            yield from (block for block, _ in shelf.tray.values())
             for slots in shelf.table.chunks(4096):
                 yield from arena.values[slots].tolist()
 
     def handles(self) -> int:
         """Number of (group, engine hash) pairs held."""
-        return sum(shelf.table.count for shelf in self.shelves.values())
+        return sum(shelf.table.count + len(shelf.tray) for shelf in self.shelves.values())

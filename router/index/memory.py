@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from router.blocks import BlockHash, BlockRemoved, BlockStored, as_tokens, hash_blocks
 from router.index.arena import Arena, ArenaFull
-from router.index.booking import Books, block_at
+from router.index.booking import Books
 from router.index.bound import Trimmer
 from router.index.holders import Holders
 from router.index.holdings import Holdings, Shelf, is_in_reach, keeps_whole_prefix
 from router.index.origin import item_seeds, root_seed
 from router.index.parking import Parked, ParkingLot
 from router.index.stats import IndexStats
+from router.index.trays import Trays
 from router.replicas.replica import ReplicaId
 
 DEFAULT_MAX_BYTES: Final = 512 * 2**20
@@ -48,18 +50,23 @@ class MemoryIndex:
         self._stats = IndexStats()
         self._arena = Arena(max_bytes)
         self._holders = Holders(self._arena)
-        self._books = Books(self._arena, self._holders, self._stats)
-        self._trimmer = Trimmer(self._books)
+        books = Books(self._arena, self._holders, self._stats)
+        self._trays = Trays(self._arena, self._holders, books, self._stats)
+        self._trimmer = Trimmer(books)
         self._replicas: dict[ReplicaId, Holdings] = {}
 
     def __len__(self) -> int:
-        """(block, replica) pairs held, each KV cache group for itself."""
-        return self._books.pairs
+        """(block, replica) pairs held, each KV cache group for itself. O(replicas).
+
+        A further copy of a block may count until `put_away`.
+        """
+        self._trays.settle()
+        return sum(held.handles() for held in self._replicas.values())
 
     @property
     def bytes(self) -> int:
         """What the index takes, free rows included."""
-        return self._arena.bytes
+        return self._arena.bytes + self._trays.bytes
 
     @property
     def max_bytes(self) -> int:
@@ -68,6 +75,7 @@ class MemoryIndex:
     @property
     def stats(self) -> IndexStats:
         """The counters, brought up to date."""
+        self._trays.settle()
         self._stats.parked = sum(
             len(shelf.parked) for held in self._replicas.values() for shelf in held.shelves.values()
         )
@@ -99,7 +107,7 @@ class MemoryIndex:
         if holdings is None or shelf is None:
             self._stats.removed_unknown += len(event.block_hashes)
             return
-        self._books.remove(holdings, shelf, event.block_hashes)
+        self._trays.remove(holdings, shelf, event.block_hashes)
 
     def clear(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. The block sizes seen are kept: they outlive a cache."""
@@ -119,6 +127,7 @@ class MemoryIndex:
 
     def match(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """See `PrefixIndex`."""
+        self._trays.settle()
         found = self._holders.walk(prefix)
         if self._trimmer.has_capped:
             for replica_id, depth in found.items():
@@ -134,6 +143,7 @@ class MemoryIndex:
 
     def blocks_of(self, replica_id: ReplicaId) -> set[BlockHash]:
         """All blocks that a replica holds; empty if it is not known. O(blocks)."""
+        self._trays.settle()
         holdings = self._replicas.get(replica_id)
         return set(holdings.held(self._arena)) if holdings else set()
 
@@ -152,12 +162,24 @@ class MemoryIndex:
         self._trimmer.step(limit)
         self._trimmer.lift(self._replicas.values())
 
-    def _make_room(self, blocks: int) -> None:
-        if self._arena.free_rows < _ROWS_AT_HAND + blocks // _BLOCKS_PER_ROW:
+    def put_away(self) -> None:
+        """Move all that was stored lately from dicts into arrays. `store` does so by itself."""
+        for holdings in self._replicas.values():
+            for shelf in holdings.shelves.values():
+                self._put_away(holdings, shelf)
+
+    def _fullest(self) -> tuple[Holdings, Shelf]:
+        every = (
+            (held, shelf) for held in self._replicas.values() for shelf in held.shelves.values()
+        )
+        return max(every, key=lambda pair: len(pair[1].tray))
+
+    def _put_away(self, holdings: Holdings, shelf: Shelf) -> None:
+        if self._arena.free_rows < _ROWS_AT_HAND + len(shelf.tray) // _BLOCKS_PER_ROW:
             self._trimmer.press(self._replicas.values())
             self.tidy()
-        if self._arena.is_full:
-            raise ArenaFull
+        with suppress(ArenaFull):
+            self._trays.put_away(holdings, shelf)
 
     def _holdings(self, replica_id: ReplicaId) -> Holdings:
         holdings = self._replicas.get(replica_id)
@@ -189,7 +211,8 @@ class MemoryIndex:
 
     def _retire(self, holdings: Holdings) -> None:
         self._trimmer.abandon(holdings)
-        self._books.pairs -= holdings.handles()
+        for shelf in holdings.shelves.values():
+            self._trays.drop(holdings, shelf)
         self._holders.retire(holdings)
         self._holders.sweep(TIDY_BLOCKS)
 
@@ -200,17 +223,17 @@ class MemoryIndex:
             self._place(holdings, shelf, parked.event)
             if shelf.parked:
                 for handle in parked.event.block_hashes:
-                    if block_at(self._arena, shelf, handle) is not None:
+                    if self._trays.find(shelf, handle) is not None:
                         ready.extend(reversed(shelf.parked.take_children(handle)))
             if parked.removed:
-                self._books.remove(holdings, shelf, parked.removed)
+                self._trays.remove(holdings, shelf, parked.removed)
 
     def _place(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
         seed, depth = 0, 0
         if event.parent_block_hash is None:
             seed = root_seed(event)
         else:
-            parent = block_at(self._arena, shelf, event.parent_block_hash)
+            parent = self._trays.find(shelf, event.parent_block_hash)
             if parent is None:
                 self._stats.orphaned += shelf.parked.park(event, self._clock())
                 return
@@ -220,14 +243,14 @@ class MemoryIndex:
         if blocks is None:
             self._stats.unreadable += count
             return
-        try:
-            self._make_room(count)
-            count = min(count, max(0, holdings.depth_cap + 1 - depth))
-            self._books.hold(holdings, shelf, event.block_hashes[:count], blocks[:count], depth)
-        except ArenaFull:
-            count = 0
+        count = min(count, max(0, holdings.depth_cap + 1 - depth))
         self._stats.stored += count
         self._stats.refused += len(blocks) - count
+        self._trays.hold(holdings, shelf, event.block_hashes[:count], blocks[:count], depth)
+        if self._trays.is_due(shelf):
+            self._put_away(holdings, shelf)
+        elif self._trays.is_overfull:
+            self._put_away(*self._fullest())
 
 
 def _chain(event: BlockStored, seed: int) -> list[BlockHash] | None:

@@ -21,6 +21,8 @@ ABSENT: Final = -1
 _SPILLED_BYTES: Final = 120  # of an entry of the dict, about
 _SPILL_AT_LEAST: Final = 32
 _SPILL_SHARE: Final = 128
+_HAS_SPILLED: Final = 1
+_IS_SPILL: Final = 2
 _FREE: Final = bytes(8)
 _NOTHING: Final = np.uint64(0)
 
@@ -120,7 +122,8 @@ class Table:
         self._arena.keys[slots] = 0
         self.count -= len(slots)
         if self._spill:
-            for key, slot in zip(keys.tolist(), slots.tolist(), strict=True):
+            waited = self._arena.spilled[slots // ROW_SLOTS] == _IS_SPILL
+            for key, slot in zip(keys[waited].tolist(), slots[waited].tolist(), strict=True):
                 self._unspill(key, slot)
 
     def chunks(self, cells: int) -> Iterator[Slots]:
@@ -154,26 +157,55 @@ class Table:
         return slots
 
     def _insert_many(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> None:
-        count = len(left)
+        """Find slots for the keys at `left`; `places` are those to try first."""
+        wanted, has_split = left, False
         slots[left] = ABSENT
-        wanted = left
-        while len(left):
-            left = self._place(keys, left, places, slots)
-            if len(left):
-                places = self._places(keys[left])
-        self.count += count
-        spilled = np.flatnonzero(slots == ABSENT)
-        if not len(spilled):
-            return
         try:
-            for number in spilled.tolist():
+            while len(left):
+                self._place_all(keys, left, places, slots)
+                left = left[slots[left] == ABSENT]
+                if len(left) <= _SPILL_AT_LEAST or not self._split_for(keys[left]):
+                    break
+                has_split, places = True, self._places(keys[left])
+            for number in left.tolist():
                 slots[number] = self._spill_one(int(keys[number]))
         except ArenaFull:
-            self.count -= int((slots[wanted] == ABSENT).sum())
-            self.delete_many(slots[wanted][slots[wanted] != ABSENT])
+            self._take_back(keys[wanted])
             raise
-        if self._split_when_due():
+        self.count += len(wanted)
+        if (len(left) and self._split_when_due()) or has_split:
             slots[:] = self.find_many(keys)
+
+    def _take_back(self, keys: Keys) -> None:
+        slots = self.find_many(keys)
+        slots = slots[slots != ABSENT]
+        self.count += len(slots)
+        self.delete_many(slots)
+
+    def _split_for(self, keys: Keys) -> bool:
+        """Split the full rows that these keys should be in. False: none can be."""
+        rows = self._full(self._directory.splittable(np.unique(self._directory.rows_of(keys))))
+        self._directory.split(rows)
+        return len(rows) > 0
+
+    def _place_all(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> None:
+        """Put keys into their rows' free slots, as many as fit."""
+        left = self._place(keys, left, places, slots)
+        if not len(left):
+            return
+        rows = self._directory.rows_of(keys[left])
+        order = np.argsort(rows, kind="stable")
+        rows, left = rows[order], left[order]
+        begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
+        counts = np.diff(np.append(begins, len(rows)))
+        ranks = np.arange(len(rows)) - np.repeat(begins, counts)
+        taken = self._arena.rows[rows[begins]] != _NOTHING
+        free_first = np.argsort(taken, axis=1, kind="stable")
+        fits = ranks < np.repeat(ROW_SLOTS - taken.sum(axis=1), counts)
+        which = np.repeat(np.arange(len(begins)), counts)[fits]
+        chosen = rows[fits] * ROW_SLOTS + free_first[which, ranks[fits]]
+        self._arena.keys[chosen] = keys[left[fits]]
+        slots[left[fits]] = chosen
 
     def _places(self, keys: Keys) -> Slots:
         """A free slot for each key, if its row has one."""
@@ -182,7 +214,7 @@ class Table:
         return places
 
     def _place(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> Slots:
-        """Put keys into free places; returns those that lost their place to another of them."""
+        """Put keys into free places; returns those whose place another of them got."""
         cells = self._arena.keys
         fits = cells[places] == _NOTHING
         if not fits.all():
@@ -199,10 +231,11 @@ class Table:
         if not self._spill_free:
             row = int(arena.take(1)[0])
             self._spill_rows.append(row)
+            arena.spilled[row] = _IS_SPILL
             self._spill_free.extend(range(row * ROW_SLOTS, (row + 1) * ROW_SLOTS))
         slot = self._spill_free.pop()
         arena.key_cells[slot] = key
-        arena.spilled[self._directory.cells[key >> self._directory.shift]] = 1
+        arena.spilled[self._directory.cells[key >> self._directory.shift]] = _HAS_SPILLED
         self._spill[key] = slot
         arena.overhead += _SPILLED_BYTES
         return slot
@@ -222,9 +255,8 @@ class Table:
         if len(self._spill) <= _SPILL_AT_LEAST + self.count // _SPILL_SHARE:
             return False
         keys = np.fromiter(self._spill, np.uint64, len(self._spill))
-        rows = np.unique(self._directory.rows_of(keys))
         try:
-            self._directory.split(self._full(self._directory.splittable(rows)))
+            self._split_for(keys)
         except ArenaFull:
             return False
         self._place_spilled(keys)
@@ -238,9 +270,7 @@ class Table:
         arena = self._arena
         source = np.fromiter(self._spill.values(), np.int64, len(self._spill))
         target = np.full(len(keys), ABSENT, np.int64)
-        left = np.arange(len(keys))
-        while len(left):
-            left = self._place(keys, left, self._places(keys[left]), target)
+        self._place_all(keys, np.arange(len(keys)), self._places(keys), target)
         moved = target != ABSENT
         arena.copy(source[moved], target[moved])
         arena.keys[source[moved]] = 0
@@ -248,4 +278,4 @@ class Table:
         self._spill = dict(zip(keys[stayed].tolist(), source[stayed].tolist(), strict=True))
         self._spill_free.extend(source[moved].tolist())
         arena.overhead -= _SPILLED_BYTES * int(moved.sum())
-        arena.spilled[self._directory.rows_of(keys[stayed])] = 1
+        arena.spilled[self._directory.rows_of(keys[stayed])] = _HAS_SPILLED

@@ -74,6 +74,14 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.forget(replica_id)
         self.copies[replica_id].clear()
 
+    @rule()
+    def put_away(self) -> None:
+        self.index.put_away()
+
+    @rule()
+    def tidy(self) -> None:
+        self.index.tidy(1)
+
     @rule(salt=SALTS, prompt=PROMPTS)
     def match(self, salt: str | None, prompt: Prompt) -> None:
         expected = {replica_id: self.held(replica_id, salt, prompt) for replica_id in "abc"}
@@ -89,6 +97,10 @@ class IndexMachine(RuleBasedStateMachine):
                 if count
             }
             assert self.index.blocks_of(replica_id) == blocks
+
+    def teardown(self) -> None:
+        self.index.put_away()
+        self.holds_what_the_model_holds()
         assert len(self.index) == sum(
             1 for counts in self.copies.values() for count in counts.values() if count
         )

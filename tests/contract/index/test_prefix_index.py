@@ -5,20 +5,35 @@ from typing import Any
 
 import pytest
 
+from router.blocks import BlockStored
 from router.index import MemoryIndex, PrefixIndex
 from tests.support.events import prefix, removed, stored
 
 TOKENS = list(range(16))  # four blocks
 
 
-def memory_index() -> PrefixIndex:
-    return MemoryIndex(clock=lambda: 0.0)
+class PutAway(MemoryIndex):
+    """Has everything in its arrays at all times, nothing in trays."""
+
+    def store(self, replica_id: str, event: BlockStored) -> None:
+        super().store(replica_id, event)
+        self.put_away()
 
 
-@pytest.fixture(params=[memory_index], ids=["memory"])
+class Crowded(PutAway):
+    """Has rows that are split and rows that overflow, because others hold thousands of blocks."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock)
+        tokens = list(range(10**6, 10**6 + 4 * 3000))
+        self.store("crowd", stored(range(10**6, 10**6 + 3000), tokens))
+        self.remove("crowd", removed(*range(10**6 + 50, 10**6 + 2000)))
+
+
+@pytest.fixture(params=[MemoryIndex, PutAway, Crowded], ids=["memory", "put away", "crowded"])
 def index(request: pytest.FixtureRequest) -> PrefixIndex:
-    make: Callable[[], PrefixIndex] = request.param
-    return make()
+    make: Callable[..., PrefixIndex] = request.param
+    return make(clock=lambda: 0.0)
 
 
 def test_a_stored_event_of_several_blocks_chains_inside_the_event(index):
@@ -188,7 +203,7 @@ def test_engines_with_other_block_sizes_match_the_prefix_in_their_own(index):
     assert index.match(prefix(TOKENS, block_size=16)) == {"large": 1}
     assert index.block_sizes("small") == {4}
     assert index.block_sizes("large") == {16}
-    assert index.block_sizes() == {4, 16}
+    assert index.block_sizes() >= {4, 16}
 
 
 @pytest.mark.parametrize("handle", [-1, 2**64 - 1, b"\x01" * 16, b"\xff" * 32])
