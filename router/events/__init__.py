@@ -1,7 +1,7 @@
 """How the index learns what engines hold."""
 
 from router.events.ingest import IngestCounters, follow
-from router.events.protocol import EventSource, Item, LinkDown, LinkUp, ReplayUnavailable
+from router.events.protocol import EventSource, Item, LinkDown, LinkUp, Quiet, ReplayUnavailable
 from router.events.sequence import SequenceTracker, Verdict
 from router.events.trust import ReplicaTrust, Trust, TrustChange
 from router.events.zmq_bind import BoundTopic, ZmqBind
@@ -15,6 +15,7 @@ __all__ = [
     "Item",
     "LinkDown",
     "LinkUp",
+    "Quiet",
     "ReplayUnavailable",
     "ReplicaTrust",
     "SequenceTracker",

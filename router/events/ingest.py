@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,8 @@ class IngestCounters:
     gaps: int = 0
     lost_frames: int = 0
     """Frames of gaps that no replay could fill."""
+    lost_tails: int = 0
+    """Times when the newest frames were missing, which no later frame had shown yet."""
     restarts: int = 0
     replays: int = 0
     failed_replays: int = 0
@@ -107,6 +109,19 @@ class _Follower:
         elif isinstance(item, LinkDown):
             self._counters.link_losses += 1
             self._trust.set(Trust.BLIND, item.reason)
+        elif not self._unproven:
+            await self._verify()
+            self._show()
+
+    async def _verify(self) -> None:
+        """Ask whether the last frame taken is the newest. Who can't be asked is believed."""
+        before = self._tracker.expected
+        with suppress(ReplayUnavailable):
+            if self._tracker.last is not None and not await self._resume(self._tracker.last):
+                await self._begin()
+            elif self._tracker.last is None and self._doubt == "":
+                await self._begin()
+        self._counters.lost_tails += self._tracker.expected != before
 
     async def _take_frame(self, frame: Frame) -> None:
         verdict = self._tracker.observe(frame.seq, frame.payload)

@@ -19,7 +19,12 @@ class LinkDown:
     reason: str
 
 
-Item: TypeAlias = Frame | LinkUp | LinkDown
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """No frame has come for a while. Either none was published, or the newest ones were lost."""
+
+
+Item: TypeAlias = Frame | LinkUp | LinkDown | Quiet
 
 
 class ReplayUnavailable(Exception):
@@ -31,6 +36,8 @@ class EventSource(Protocol):
 
     def frames(self) -> AsyncGenerator[Item, None]:
         """Live frames, as they come, between `LinkUp` and `LinkDown`. Ends only when closed.
+
+        `Quiet` now and then while nothing comes.
 
         Connects, and connects again, by itself. Frames that come while the consumer is busy wait
         for it. MalformedFrame: the publisher speaks another language.

@@ -41,7 +41,8 @@ class ReplicaTrust:
 
     A hit counts against it when less than half of the predicted blocks were reused, and for it
     otherwise. `patience` contradictions (net) turn EXACT into DEGRADED; EXACT is back when as
-    many hits have agreed. That finds caches which were reset or lost without an event: an idle
+    many hits have agreed. A single hit that was missed altogether does so until the next frame,
+    which tells of a reset if there was one. That finds caches which were reset or lost without an event: an idle
     vLLM announces a reset only with its next step.
     """
 
@@ -55,6 +56,7 @@ class ReplicaTrust:
         self._by_events = (Trust.BLIND, "no event yet")
         self._contradictions = 0
         self._is_contradicted = False
+        self._is_suspected = False
         self._shown = self._current()
 
     @property
@@ -68,8 +70,9 @@ class ReplicaTrust:
         return self._shown[1]
 
     def set(self, trust: Trust, reason: str = "") -> None:
-        """What the events say now."""
+        """What the events say now. A frame that has come since a missed hit explains it."""
         self._by_events = (trust, reason)
+        self._is_suspected = False
         self._show()
 
     def begin_epoch(self) -> None:
@@ -77,6 +80,7 @@ class ReplicaTrust:
         self.epoch += 1
         self._contradictions = 0
         self._is_contradicted = False
+        self._is_suspected = False
         self._show()
 
     def observe_hit(self, predicted_blocks: int, hit_blocks: int) -> bool:
@@ -86,6 +90,7 @@ class ReplicaTrust:
         """
         if predicted_blocks <= 0:
             return False
+        self._is_suspected = hit_blocks <= 0
         was_contradicted = self._is_contradicted
         step = 1 if 2 * hit_blocks < predicted_blocks else -1
         self._contradictions = min(max(self._contradictions + step, 0), self._patience)
@@ -99,6 +104,8 @@ class ReplicaTrust:
     def _current(self) -> tuple[Trust, str]:
         if self._by_events[0] is Trust.EXACT and self._is_contradicted:
             return Trust.DEGRADED, "real hits fall short of predictions"
+        if self._by_events[0] is Trust.EXACT and self._is_suspected:
+            return Trust.DEGRADED, "a predicted hit was missed: the cache may have been reset"
         return self._by_events
 
     def _show(self) -> None:

@@ -14,7 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from router.blocks import Frame
 from router.blocks.wire import decode_frame, decode_replay, encode_replay_request
-from router.events.protocol import Item, LinkDown, LinkUp, ReplayUnavailable
+from router.events.protocol import Item, LinkDown, LinkUp, Quiet, ReplayUnavailable
 from router.events.replay import ReplayRounds
 
 _UP: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -36,6 +36,8 @@ class DialTimes:
     connect_s: float = 5.0
     heartbeat_s: float = 2.0
     silence_s: float = 6.0
+    quiet_s: float = 2.0
+    """After so long without a frame the publisher is asked whether there was one."""
     retry_min_s: float = 0.1
     retry_max_s: float = 5.0
     reply_s: float = 5.0
@@ -106,7 +108,7 @@ class ZmqDial:
             poller.register(monitor, zmq.POLLIN)
             is_up = False
             while True:
-                ready = dict(await poller.poll())
+                ready = dict(await poller.poll(_ms(self._times.quiet_s)))
                 if monitor in ready:
                     change = _read_change(await monitor.recv_multipart())
                     if isinstance(change, LinkDown):
@@ -115,6 +117,8 @@ class ZmqDial:
                     if isinstance(change, LinkUp):
                         is_up = True
                         yield change
+                elif is_up and not ready:
+                    yield Quiet()
                 elif is_up:
                     for _ in range(_ROUND):
                         frame = await _read_frame(subscriber)

@@ -42,12 +42,22 @@ def test_exact_is_earned_back_by_as_many_hits():
     assert (still_doubted, trust.trust) == (Trust.DEGRADED, Trust.EXACT)
 
 
-def test_a_single_miss_among_hits_costs_nothing():
+def test_a_single_short_hit_among_full_ones_costs_nothing():
     trust = ReplicaTrust("a")
     trust.set(Trust.EXACT)
     for _ in range(10):
-        trust.observe_hit(10, 0)
+        trust.observe_hit(10, 1)
         trust.observe_hit(10, 10)
+    assert trust.trust is Trust.EXACT
+
+
+def test_a_hit_missed_altogether_is_a_doubt_until_the_next_frame():
+    trust = ReplicaTrust("a")
+    trust.set(Trust.EXACT)
+    assert not trust.observe_hit(10, 0)
+    assert trust.trust is Trust.DEGRADED
+    assert trust.reason == "a predicted hit was missed: the cache may have been reset"
+    trust.set(Trust.EXACT)
     assert trust.trust is Trust.EXACT
 
 
