@@ -117,9 +117,7 @@ class _Follower:
         """Ask whether the last frame taken is the newest. Who can't be asked is believed."""
         before = self._tracker.expected
         with suppress(ReplayUnavailable):
-            if self._tracker.last is not None and not await self._resume(self._tracker.last):
-                await self._begin()
-            elif self._tracker.last is None and self._doubt == "":
+            if not await self._resume_if_begun():
                 await self._begin()
         self._counters.lost_tails += self._tracker.expected != before
 
@@ -163,11 +161,15 @@ class _Follower:
         self._trust.set(Trust.CATCHING_UP, f"replay from frame {self._tracker.last or 0}")
         self._unproven = ""
         try:
-            if self._tracker.last is None or not await self._resume(self._tracker.last):
+            if not await self._resume_if_begun():
                 await self._begin()
         except ReplayUnavailable as exc:
             self._counters.failed_replays += 1
             self._unproven = str(exc)
+
+    async def _resume_if_begun(self) -> bool:
+        last = self._tracker.last
+        return last is not None and await self._resume(last)
 
     async def _resume(self, last: int) -> bool:
         """Go on after the last frame taken. False: it is not there, so this is another epoch.

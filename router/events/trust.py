@@ -42,8 +42,8 @@ class ReplicaTrust:
     A hit counts against it when less than half of the predicted blocks were reused, and for it
     otherwise. `patience` contradictions (net) turn EXACT into DEGRADED; EXACT is back when as
     many hits have agreed. A single hit that was missed altogether does so until the next frame,
-    which tells of a reset if there was one. That finds caches which were reset or lost without an event: an idle
-    vLLM announces a reset only with its next step.
+    which tells of a reset if there was one. That finds caches which were reset or lost without an
+    event: an idle vLLM announces a reset only with its next step.
     """
 
     def __init__(

@@ -117,14 +117,9 @@ class ZmqDial:
                     if isinstance(change, LinkUp):
                         is_up = True
                         yield change
-                elif is_up and not ready:
-                    yield Quiet()
                 elif is_up:
-                    for _ in range(_ROUND):
-                        frame = await _read_frame(subscriber)
-                        if frame is None:
-                            break
-                        yield frame
+                    async for item in _read_frames(subscriber):
+                        yield item
 
     async def _ask(self, url: str, since: int, deadline: float) -> AsyncGenerator[Frame, None]:
         """One answer of the replay endpoint, up to its end marker."""
@@ -179,6 +174,16 @@ def _connect(socket: zmq.asyncio.Socket, url: str) -> None:
         socket.connect(url)
     except zmq.ZMQError as exc:
         raise ValueError(f"{url!r} is no ZeroMQ address: {exc}") from exc
+
+
+async def _read_frames(subscriber: zmq.asyncio.Socket) -> AsyncGenerator[Item, None]:
+    """What has come: some frames, or `Quiet` if none."""
+    item: Item | None = await _read_frame(subscriber) or Quiet()
+    for _ in range(_ROUND):
+        if item is None:
+            return
+        yield item
+        item = await _read_frame(subscriber) if isinstance(item, Frame) else None
 
 
 async def _read_frame(subscriber: zmq.asyncio.Socket) -> Frame | None:

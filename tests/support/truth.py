@@ -111,6 +111,7 @@ class Trial:
         await asyncio.sleep(ROUND_S * self._rng.random())
         await self._shock(subject)
         await asyncio.gather(*clients)
+        await self._ask(subject, self._prompt(8))  # an idle engine does not tell of its reset
         await asyncio.sleep(SETTLE_S)
         self._compare(subject, "with faults")
         subject.engine.set_faults(Faults())

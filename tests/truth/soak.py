@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tests.support.truth import trial
 
@@ -13,20 +14,26 @@ RESULT = Path("build/soak-index.json")
 RIGHT_AT_LEAST = 0.995
 
 
-async def soak(seconds: float, seed: int) -> int:
+async def soak(seconds: float, seed: int) -> dict[str, Any]:
+    """The run's findings, as they are written down."""
     async with trial(seed) as run:
         findings = await run.run(seconds)
         counters = {subject.name: asdict(subject.counters) for subject in run.subjects}
     report = {"seed": seed, "seconds": seconds, **asdict(findings), "events": counters}
     report["right_share"] = round(findings.right_share, 5)
+    return report
+
+
+def main(seconds: float, seed: int) -> int:
+    report = asyncio.run(soak(seconds, seed))
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(report, indent=2) + "\n")
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    is_good = not findings.lies and not findings.late and findings.right_share >= RIGHT_AT_LEAST
-    return 0 if is_good else 1
+    is_good = not report["lies"] and not report["late"]
+    return 0 if is_good and report["right_share"] >= RIGHT_AT_LEAST else 1
 
 
 if __name__ == "__main__":
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
-    raise SystemExit(asyncio.run(soak(seconds, seed)))
+    raise SystemExit(main(seconds, seed))
