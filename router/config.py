@@ -7,7 +7,7 @@ later wins. An unknown key or a wrong type is an error that names its path.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 import yaml
@@ -70,6 +70,18 @@ class RoutingSettings(Settings, frozen=True):
     ] = ("x-session-id",)
 
 
+class EngineSettings(Settings, frozen=True):
+    """What a model's engine was told about its prompts."""
+
+    chat_template: Annotated[
+        str | None, _doc("--chat-template: a file, or the template itself.")
+    ] = None
+    content_format: Annotated[
+        Literal["auto", "string", "openai"], _doc("--chat-template-content-format.")
+    ] = "auto"
+    chat_template_kwargs: Annotated[dict[str, Any], _doc("--default-chat-template-kwargs.")] = {}
+
+
 class TokensSettings(Settings, frozen=True):
     """How prompts become the token ids that the engine will see."""
 
@@ -83,6 +95,19 @@ class TokensSettings(Settings, frozen=True):
     deadline_ms: Annotated[
         float, _doc("After this long a request is routed without its prefix.", gt=0)
     ] = 1000.0
+    engines: Annotated[
+        dict[str, EngineSettings],
+        _doc(
+            "By model, flags that its engine was given: `chat_template` (a file, or the template), "
+            "`content_format` (auto, string, openai), `chat_template_kwargs`."
+        ),
+    ] = {}
+    judge_share: Annotated[
+        float, _doc("Share of prompts that are compared with a replica's /tokenize.", ge=0, le=1)
+    ] = 0.01
+    forward_ids: Annotated[
+        bool, _doc("Send completions on as token ids, so that engines need not tokenize again.")
+    ] = False
     memo_bytes: Annotated[int, _doc("Bound of remembered text and tokens, in bytes.", ge=0)] = (
         256 * 2**20
     )

@@ -1,6 +1,6 @@
 """Every metric: its name, labels and meaning in one place. `GET /metrics` prints them."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -37,6 +37,56 @@ class ReplicaSample:
     resyncs: int
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerSample:
+    """A local tokenizer as `/metrics` shows it now; `tokenizer` is its directory's name."""
+
+    tokenizer: str
+    is_trusted: bool
+    verdicts: Mapping[str, int]
+    memo_bytes: int
+    memo_hits: int
+    memo_misses: int
+    stuck_threads: int
+
+
+class _TokenizerCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[TokenizerSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        label = ["tokenizer"]
+        trusted = GaugeMetricFamily(
+            "warmgate_tokenizer_trusted", "1 while its ids are believed to be the engine's.",
+            labels=label,
+        )  # fmt: skip
+        judged = CounterMetricFamily(
+            "warmgate_tokenizer_verdicts", "Prompts compared with the engine's own ids.",
+            labels=[*label, "verdict"],
+        )  # fmt: skip
+        memo = GaugeMetricFamily(
+            "warmgate_tokenizer_memo_bytes", "Text and ids that are remembered.", labels=label
+        )
+        pieces = CounterMetricFamily(
+            "warmgate_tokenizer_pieces", "Pieces of text by where their ids came from.",
+            labels=[*label, "source"],
+        )  # fmt: skip
+        stuck = GaugeMetricFamily(
+            "warmgate_tokenizer_stuck_threads", "Threads whose job is past its deadline.",
+            labels=label,
+        )  # fmt: skip
+        for sample in self._read():
+            name = [sample.tokenizer]
+            trusted.add_metric(name, sample.is_trusted)
+            memo.add_metric(name, sample.memo_bytes)
+            stuck.add_metric(name, sample.stuck_threads)
+            pieces.add_metric([*name, "memo"], sample.memo_hits)
+            pieces.add_metric([*name, "encoded"], sample.memo_misses)
+            for verdict, count in sample.verdicts.items():
+                judged.add_metric([*name, verdict], count)
+        yield from (trusted, judged, memo, pieces, stuck)
+
+
 class _ReplicaCollector(Collector):
     def __init__(self, read: Callable[[], Iterable[ReplicaSample]]) -> None:
         self._read = read
@@ -66,9 +116,14 @@ class _ReplicaCollector(Collector):
 class Metrics:
     """One router's metrics, in a registry of their own."""
 
-    def __init__(self, read_replicas: Callable[[], Iterable[ReplicaSample]]) -> None:
+    def __init__(
+        self,
+        read_replicas: Callable[[], Iterable[ReplicaSample]],
+        read_tokenizers: Callable[[], Iterable[TokenizerSample]] = tuple,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_ReplicaCollector(read_replicas))
+        self.registry.register(_TokenizerCollector(read_tokenizers))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "model", "outcome"
         )

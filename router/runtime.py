@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -36,14 +35,15 @@ from router.routing import POLICIES, Speeds
 from router.supervise import Supervisor
 from router.tokens import (
     BadTemplate,
-    ByModel,
-    FallbackTokenizer,
-    LocalTokenizer,
+    JudgeLimits,
     NullTokenizer,
     RemoteLimits,
     RemoteTokenizer,
     Tokenizer,
+    Tokenizers,
     UnusableModelDir,
+    assemble,
+    model_sources,
 )
 from router.tokens import Limits as TokenLimits
 
@@ -71,6 +71,7 @@ class Runtime:
     index: MemoryIndex
     reservations: Reservations
     speeds: Speeds
+    tokens: Tokenizers
     planner: Planner
     forwarder: Forwarder
     keeper: Keeper
@@ -208,16 +209,20 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     pool, reservations, speeds = Pool(clock), Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
     runtime: Runtime
-    metrics = Metrics(lambda: runtime.samples())
+    tokens = _tokens(config.tokens, session, pool, rng)
+    metrics = Metrics(lambda: runtime.samples(), tokens.samples)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = Keeper(index, _sources(config, dial, supervisor))
     pool.on_health.append(keeper.health_changed)
+    supervisor.run("judge", tokens.judge)
     planner = Planner(
         pool=pool,
         index=index,
         reservations=reservations,
         speeds=speeds,
-        tokenizer=_tokenizer(config.tokens, session, pool, rng),
+        tokenizer=tokens.tokenizer,
+        memo=tokens.blocks,
+        forward_ids=config.tokens.forward_ids,
         policy=POLICIES[config.routing.policy](rng),
         clock=clock,
     )
@@ -227,6 +232,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         index=index,
         reservations=reservations,
         speeds=speeds,
+        tokens=tokens,
         planner=planner,
         forwarder=forwarder,
         keeper=keeper,
@@ -250,34 +256,23 @@ def _sources(config: RouterConfig, dial: DialSources, supervisor: Supervisor) ->
     return BoundSources(bind, dial)
 
 
-def _tokenizer(
+def _tokens(
     settings: TokensSettings, session: aiohttp.ClientSession, pool: Pool, rng: Random
-) -> Tokenizer:
+) -> Tokenizers:
     """Local where a directory is given, else a replica's; the local one's failures go there too."""
-    deadline_s = settings.deadline_ms / 1e3
-    directories = {*settings.models.values(), *filter(None, [settings.default])}
-    share = settings.memo_bytes // (len(directories) + 1)
-    remote: Tokenizer = NullTokenizer()
+    limits = TokenLimits(deadline_s=settings.deadline_ms / 1e3, memo_bytes=settings.memo_bytes)
+    engine: Tokenizer = NullTokenizer()
     if settings.remote:
-        remote = RemoteTokenizer(
+        engine = RemoteTokenizer(
             session,
             lambda model: [member.replica.url for member in pool.available(model)],
             rng=rng,
-            limits=RemoteLimits(deadline_s=deadline_s, memo_bytes=share),
+            limits=RemoteLimits(limits.deadline_s),
         )
-    limits = TokenLimits(deadline_s=deadline_s, memo_bytes=share)
-    local: dict[str | None, Tokenizer] = {
-        path: FallbackTokenizer([_load(path, limits), remote]) for path in directories
-    }
-    return ByModel(
-        {model: local[path] for model, path in settings.models.items()},
-        local.get(settings.default, remote),
-    )
-
-
-def _load(path: str, limits: TokenLimits) -> LocalTokenizer:
     try:
-        return LocalTokenizer.load(Path(path), limits=limits)
+        sources = model_sources(settings.models, settings.default, settings.engines)
+        judge = JudgeLimits(share=settings.judge_share)
+        return assemble(sources, engine, limits=limits, judge=judge, rng=rng)
     except (UnusableModelDir, BadTemplate, OSError) as exc:
         raise ConfigError(f"tokens: {exc}") from exc
 

@@ -30,7 +30,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
         with await runtime.planner.plan(generation) as plan:
             journey = Journey(runtime, record, plan)
             response, reply = await runtime.forwarder.forward(
-                request, generation.body, plan.replicas, journey.headers, journey
+                request, plan.body, plan.replicas, journey.headers, journey
             )
             journey.end(reply)
             return response
@@ -100,6 +100,9 @@ class Journey:
             record.prompt_tokens = usage.prompt_tokens
             record.completion_tokens = usage.completion_tokens
             self._learn_hit(reply.replica.id, usage)
+            self.runtime.tokens.observe_count(
+                self.plan.generation, self.plan.prompt_tokens, usage.prompt_tokens
+            )
 
     def _learn_hit(self, replica_id: str, usage: Usage) -> None:
         predicted, hit = self.record.predicted_hit_tokens, usage.cached_tokens

@@ -1,5 +1,6 @@
 """Text → the ids that the engine will see."""
 
+from router.tokens.assembly import ModelSource, Tokenizers, assemble, model_sources
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits, Verdict
 from router.tokens.local import EngineFlags, Limits, LocalTokenizer
@@ -19,12 +20,16 @@ __all__ = [
     "JudgedTokenizer",
     "Limits",
     "LocalTokenizer",
+    "ModelSource",
     "NullTokenizer",
     "Reason",
     "RemoteLimits",
     "RemoteTokenizer",
     "TokenizeFailed",
     "Tokenizer",
+    "Tokenizers",
     "UnusableModelDir",
     "Verdict",
+    "assemble",
+    "model_sources",
 ]

@@ -49,6 +49,10 @@ class Limits:
     workers: WorkerLimits = DEFAULT_WORKERS
     memo_bytes: int = 64 * 1024 * 1024
 
+    def share_memo(self, parts: int) -> Limits:
+        """The same limits with one of `parts` shares of the memo."""
+        return replace(self, memo_bytes=self.memo_bytes // parts)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:

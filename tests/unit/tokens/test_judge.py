@@ -12,6 +12,7 @@ from router.tokens import (
     FallbackTokenizer,
     JudgedTokenizer,
     JudgeLimits,
+    Limits,
     LocalTokenizer,
     Reason,
     TokenizeFailed,
@@ -26,6 +27,7 @@ from tests.support.tokens import (
     write_model_dir,
 )
 
+PATIENT = Limits(deadline_s=30, inline_s=10)
 ALL = JudgeLimits(share=1.0, cure=3)
 
 
@@ -59,7 +61,9 @@ def engine():
 
 @pytest.fixture
 async def judged(model_dir, engine):
-    made = JudgedTokenizer(LocalTokenizer.load(model_dir), engine, rng=Random(0), limits=ALL)
+    made = JudgedTokenizer(
+        LocalTokenizer.load(model_dir, limits=PATIENT), engine, rng=Random(0), limits=ALL
+    )
     task = asyncio.create_task(made.run())
     yield made
     task.cancel()
@@ -159,7 +163,9 @@ async def test_another_mistake_on_the_way_back_starts_over(judged, engine):
 
 async def test_a_reply_that_counts_otherwise_is_looked_into(model_dir, engine):
     never = JudgeLimits(share=0.0, probation=0)
-    judged = JudgedTokenizer(LocalTokenizer.load(model_dir), engine, rng=Random(0), limits=never)
+    judged = JudgedTokenizer(
+        LocalTokenizer.load(model_dir, limits=PATIENT), engine, rng=Random(0), limits=never
+    )
     task = asyncio.create_task(judged.run())
     ids = unpack(await judged.tokenize(completion("fox")))
     judged.observe_count(completion("fox"), len(ids), len(ids))
@@ -196,7 +202,9 @@ async def test_an_engine_that_counts_in_its_own_way_is_not_held_against_us(judge
 
 async def test_the_first_prompts_are_always_compared_and_then_a_share(model_dir, engine):
     limits = JudgeLimits(share=0.0, probation=2)
-    judged = JudgedTokenizer(LocalTokenizer.load(model_dir), engine, rng=Random(0), limits=limits)
+    judged = JudgedTokenizer(
+        LocalTokenizer.load(model_dir, limits=PATIENT), engine, rng=Random(0), limits=limits
+    )
     task = asyncio.create_task(judged.run())
     for number in range(1, 5):
         await judged.tokenize(completion(f"fox {number}"))
@@ -207,7 +215,9 @@ async def test_the_first_prompts_are_always_compared_and_then_a_share(model_dir,
 
 async def test_more_than_can_wait_is_not_compared(model_dir, engine):
     limits = JudgeLimits(share=1.0, max_waiting=2)
-    judged = JudgedTokenizer(LocalTokenizer.load(model_dir), engine, rng=Random(0), limits=limits)
+    judged = JudgedTokenizer(
+        LocalTokenizer.load(model_dir, limits=PATIENT), engine, rng=Random(0), limits=limits
+    )
     for number in range(5):
         await judged.tokenize(chat([user(f"{number}")]))
     assert judged.verdicts.total() == 0

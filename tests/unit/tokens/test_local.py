@@ -27,6 +27,9 @@ from tests.support.tokens import (
 )
 
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
+PATIENT = Limits(deadline_s=30, inline_s=10)
+"""For tests that are not about time."""
+
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 
 
@@ -42,7 +45,7 @@ def truth(model_dir) -> Tokenizer:
 
 @pytest.fixture
 def tokenizer(model_dir):
-    return LocalTokenizer.load(model_dir)
+    return LocalTokenizer.load(model_dir, limits=PATIENT)
 
 
 async def reason_of(tokenizer, generation) -> Reason:
@@ -123,7 +126,9 @@ async def test_a_growing_conversation_gives_the_whole_texts_ids_at_each_turn(
 @pytest.fixture(scope="module")
 def tokenizer_for_growth(model_dir):
     """Small enough a memo that it forgets between examples and within them."""
-    return LocalTokenizer.load(model_dir, limits=Limits(memo_bytes=20_000, inline_chars=200))
+    return LocalTokenizer.load(
+        model_dir, limits=Limits(deadline_s=30, memo_bytes=20_000, inline_chars=200)
+    )
 
 
 async def test_a_second_time_comes_from_the_memo(tokenizer):
@@ -135,7 +140,9 @@ async def test_a_second_time_comes_from_the_memo(tokenizer):
 
 async def test_completions_get_bos_if_the_model_has_one(tmp_path):
     bos = {"content": "<|endoftext|>"}
-    made = LocalTokenizer.load(write_model_dir(tmp_path, bos_token=bos, add_bos_token=True))
+    made = LocalTokenizer.load(
+        write_model_dir(tmp_path, bos_token=bos, add_bos_token=True), limits=PATIENT
+    )
     plain = byte_level_tokenizer().encode("fox").ids
     assert unpack(await made.tokenize(completion("fox"))) == [
         byte_level_tokenizer().token_to_id("<|endoftext|>"),
@@ -160,7 +167,7 @@ async def test_template_of_the_tools_is_used_only_with_tools(tmp_path):
         {"name": "default", "template": "plain"},
         {"name": "tool_use", "template": "with tools"},
     ]
-    made = LocalTokenizer.load(write_model_dir(tmp_path, template=templates))
+    made = LocalTokenizer.load(write_model_dir(tmp_path, template=templates), limits=PATIENT)
     encode = byte_level_tokenizer().encode
     assert unpack(await made.tokenize(chat([user("Hi")]))) == encode("plain").ids
     asked = chat([user("Hi")], tools=[TOOL])
@@ -169,14 +176,16 @@ async def test_template_of_the_tools_is_used_only_with_tools(tmp_path):
 
 async def test_a_template_file_wins_over_the_configuration(tmp_path):
     (tmp_path / "chat_template.jinja").write_text("from the file")
-    made = LocalTokenizer.load(write_model_dir(tmp_path, template="from the configuration"))
+    made = LocalTokenizer.load(
+        write_model_dir(tmp_path, template="from the configuration"), limits=PATIENT
+    )
     encode = byte_level_tokenizer().encode
     assert unpack(await made.tokenize(chat([user("Hi")]))) == encode("from the file").ids
 
 
 async def test_the_engines_flags_are_followed(model_dir):
     flags = EngineFlags(chat_template="{{ mood }} {{ eos_token }}", variables={"mood": "calm"})
-    made = LocalTokenizer.load(model_dir, flags=flags)
+    made = LocalTokenizer.load(model_dir, flags=flags, limits=PATIENT)
     encode = byte_level_tokenizer().encode
     assert unpack(await made.tokenize(chat([user("Hi")]))) == encode("calm <|im_end|>").ids
     asked = chat([user("Hi")], chat_template_kwargs={"mood": "keen"})
@@ -189,7 +198,7 @@ async def test_a_clients_own_template_is_never_run(tokenizer):
 
 
 async def test_a_model_without_a_template_still_completes(tmp_path):
-    made = LocalTokenizer.load(write_model_dir(tmp_path, template=None))
+    made = LocalTokenizer.load(write_model_dir(tmp_path, template=None), limits=PATIENT)
     assert await reason_of(made, chat([user("Hi")])) is Reason.UNSUPPORTED
     assert (
         unpack(await made.tokenize(completion("fox"))) == byte_level_tokenizer().encode("fox").ids
@@ -207,7 +216,9 @@ async def test_long_prompts_are_refused_before_work_is_done(model_dir):
 
 
 async def test_a_broken_template_is_logged_once_and_without_the_prompt(tmp_path, caplog):
-    made = LocalTokenizer.load(write_model_dir(tmp_path, template="{{ messages[0].content.a.b }}"))
+    made = LocalTokenizer.load(
+        write_model_dir(tmp_path, template="{{ messages[0].content.a.b }}"), limits=PATIENT
+    )
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert await reason_of(made, chat([user("a secret")])) is Reason.TEMPLATE_ERROR
@@ -235,11 +246,11 @@ def test_a_directory_that_cannot_be_used_names_the_file(tmp_path, name, content)
     else:
         (tmp_path / name).write_text(content)
     with pytest.raises(UnusableModelDir, match=name):
-        LocalTokenizer.load(tmp_path)
+        LocalTokenizer.load(tmp_path, limits=PATIENT)
 
 
 def test_the_configuration_is_optional(tmp_path):
     write_model_dir(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    assert LocalTokenizer.load(tmp_path).encoder.cuts
+    assert LocalTokenizer.load(tmp_path, limits=PATIENT).encoder.cuts

@@ -1,0 +1,131 @@
+"""All models' tokenizers put together: local ones that are judged, the engine's behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+from router.metrics import TokenizerSample
+from router.openai.generation import Generation
+from router.tokens.block_memo import BlockMemo
+from router.tokens.fallback import ByModel, FallbackTokenizer
+from router.tokens.judge import JudgedTokenizer, JudgeLimits
+from router.tokens.local import EngineFlags, Limits, LocalTokenizer
+from router.tokens.protocol import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model's tokenizer is, and what its engine was told."""
+
+    directory: Path
+    flags: EngineFlags = field(default_factory=EngineFlags)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizers:
+    """What the planner asks, and the judges behind it by model (None: all other models)."""
+
+    tokenizer: Tokenizer
+    judged: Mapping[str | None, JudgedTokenizer]
+    blocks: BlockMemo
+
+    def observe_count(self, generation: Generation, ours: int, reported: int) -> None:
+        """A reply says how many tokens its prompt had; `ours` is 0 if its ids were not known."""
+        judged = self.judged.get(generation.model, self.judged.get(None))
+        if judged is not None:
+            judged.observe_count(generation, ours, reported)
+
+    async def judge(self) -> None:
+        """Compare samples of requests with the engines', for ever."""
+        async with asyncio.TaskGroup() as group:
+            for judged in self._distinct():
+                group.create_task(judged.run())
+            await asyncio.Event().wait()
+
+    def samples(self) -> Iterator[TokenizerSample]:
+        """Each local tokenizer as `/metrics` shows it."""
+        for judged in self._distinct():
+            local, memo = judged.local, judged.local.encoder.memo
+            yield TokenizerSample(
+                tokenizer=local.name,
+                is_trusted=judged.is_trusted,
+                verdicts={str(kind): count for kind, count in judged.verdicts.items()},
+                memo_bytes=memo.size_bytes,
+                memo_hits=memo.hits,
+                memo_misses=memo.misses,
+                stuck_threads=local.workers.stuck,
+            )
+
+    def _distinct(self) -> list[JudgedTokenizer]:
+        return list({id(judged): judged for judged in self.judged.values()}.values())
+
+
+class ToldEngine(Protocol):
+    """Flags of a model's engine, as settings give them; see `EngineFlags`."""
+
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def content_format(self) -> str: ...
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any]: ...
+
+
+def model_sources(
+    directories: Mapping[str, str], default: str | None, engines: Mapping[str, ToldEngine]
+) -> dict[str | None, ModelSource]:
+    """A source per model. Engines of models that only `default` serves get one of their own.
+
+    OSError: a template's file cannot be read.
+    """
+    names = {*directories, *(engines if default else ())}
+    sources: dict[str | None, ModelSource] = {
+        name: ModelSource(Path(directories.get(name, default or "")), _flags(engines.get(name)))
+        for name in sorted(names)
+    }
+    return sources if default is None else {**sources, None: ModelSource(Path(default))}
+
+
+def _flags(told: ToldEngine | None) -> EngineFlags:
+    if told is None:
+        return EngineFlags()
+    template = told.chat_template
+    if template is not None and "{" not in template:
+        template = Path(template).read_text("utf-8")
+    parts = {"string": False, "openai": True}.get(told.content_format)
+    return EngineFlags(template, parts, told.chat_template_kwargs)
+
+
+def assemble(
+    sources: Mapping[str | None, ModelSource],
+    engine: Tokenizer,
+    *,
+    limits: Limits,
+    judge: JudgeLimits,
+    rng: Random,
+) -> Tokenizers:
+    """Load every model's files (None: of all other models). `limits.memo_bytes` is for all.
+
+    Raises UnusableModelDir, BadTemplate and OSError.
+    """
+    distinct: list[tuple[ModelSource, JudgedTokenizer]] = []
+    judged: dict[str | None, JudgedTokenizer] = {}
+    share = limits.share_memo(len(sources) + 2)  # the engine's answers and the block hashes too
+    for model, source in sources.items():
+        known = next((made for same, made in distinct if same == source), None)
+        if known is None:
+            local = LocalTokenizer.load(source.directory, limits=share, flags=source.flags)
+            known = JudgedTokenizer(local, engine, rng=rng, limits=judge)
+            distinct.append((source, known))
+        judged[model] = known
+    both: dict[str | None, Tokenizer] = {
+        model: FallbackTokenizer([one, engine], limits.deadline_s) for model, one in judged.items()
+    }
+    default = both.pop(None, engine)
+    by_model = ByModel({model: one for model, one in both.items() if model is not None}, default)
+    return Tokenizers(by_model, judged, BlockMemo(share.memo_bytes))
