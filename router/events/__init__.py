@@ -1,6 +1,6 @@
 """How the index learns what engines hold."""
 
-from router.events.ingest import IngestCounters, follow
+from router.events.ingest import IngestCounters, Standing, follow
 from router.events.protocol import EventSource, Item, LinkDown, LinkUp, Quiet, ReplayUnavailable
 from router.events.sequence import SequenceTracker, Verdict
 from router.events.trust import ReplicaTrust, Trust, TrustChange
@@ -19,6 +19,7 @@ __all__ = [
     "ReplayUnavailable",
     "ReplicaTrust",
     "SequenceTracker",
+    "Standing",
     "Trust",
     "TrustChange",
     "Verdict",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from router.blocks import (
@@ -46,6 +46,20 @@ class IngestCounters:
     link_losses: int = 0
 
 
+@dataclass(slots=True)
+class Standing:
+    """How far a publisher has been followed.
+
+    `doubt`: why the index may be wrong about the past, until the cache is known to be empty.
+    `is_midway`: in the middle of a frame, when the index stands at no frame's end.
+    """
+
+    tracker: SequenceTracker = field(default_factory=SequenceTracker)
+    doubt: str = ""
+    is_midway: bool = False
+    slice_blocks: int = SLICE_BLOCKS
+
+
 async def follow(
     replica_id: ReplicaId,
     source: EventSource,
@@ -53,17 +67,18 @@ async def follow(
     trust: ReplicaTrust,
     counters: IngestCounters | None = None,
     *,
-    slice_blocks: int = SLICE_BLOCKS,
+    standing: Standing | None = None,
 ) -> None:
     """Apply a publisher's frames to the index until cancelled; then forget the replica.
 
+    `standing`: where to go on, if the index holds the past already. The publisher must replay the
+    very frame that it ends with, else all begins anew.
     MalformedFrame: the stream can't be trusted; whoever owns the task starts it anew, from an
     empty index. Frames that come during a replay wait in the source, so none is missed between
     the two; those that the replay has brought already are dropped as duplicates.
     """
-    follower = _Follower(
-        replica_id, source, index, trust, counters or IngestCounters(), slice_blocks
-    )
+    follower = _Follower(replica_id, source, index, trust, standing or Standing())
+    follower.counters = counters or follower.counters
     try:
         async with aclosing(source.frames()) as items:
             async for item in items:
@@ -76,7 +91,6 @@ async def follow(
 class _Follower:
     """The state of one `follow`.
 
-    `_doubt`: why the index may be wrong about the past, until the cache is known to be empty.
     `_unproven`: why frames may be missing at this moment, until the next number proves otherwise.
     """
 
@@ -86,18 +100,16 @@ class _Follower:
         source: EventSource,
         index: PrefixIndex,
         trust: ReplicaTrust,
-        counters: IngestCounters,
-        slice_blocks: int,
+        standing: Standing,
     ) -> None:
         self._replica_id = replica_id
         self._source = source
         self._index = index
         self._trust = trust
-        self._counters = counters
-        self._slice_blocks = slice_blocks
+        self.counters = IngestCounters()
+        self._standing = standing
+        self._tracker = standing.tracker
         self._spent = 0
-        self._tracker = SequenceTracker()
-        self._doubt = ""
         self._unproven = ""
 
     async def take(self, item: Item) -> None:
@@ -107,7 +119,7 @@ class _Follower:
             await self._catch_up()
             self._show()
         elif isinstance(item, LinkDown):
-            self._counters.link_losses += 1
+            self.counters.link_losses += 1
             self._trust.set(Trust.BLIND, item.reason)
         elif not self._unproven:
             await self._verify()
@@ -119,14 +131,14 @@ class _Follower:
         with suppress(ReplayUnavailable):
             if not await self._resume_if_begun():
                 await self._begin()
-        self._counters.lost_tails += self._tracker.expected != before
+        self.counters.lost_tails += self._tracker.expected != before
 
     async def _take_frame(self, frame: Frame) -> None:
         verdict = self._tracker.observe(frame.seq, frame.payload)
         if verdict is Verdict.RESTART:
             verdict = await self._restart(frame)
         elif verdict is Verdict.GAP:
-            self._counters.gaps += 1
+            self.counters.gaps += 1
             await self._catch_up()
             verdict = self._tracker.observe(frame.seq, frame.payload)
         if verdict is Verdict.GAP:
@@ -134,12 +146,12 @@ class _Follower:
         if verdict is Verdict.NEXT:
             await self._apply(frame)
         else:
-            self._counters.duplicates += 1
+            self.counters.duplicates += 1
             await self._pace(_FRAME_COST_BLOCKS)
         self._show()
 
     async def _restart(self, frame: Frame) -> Verdict:
-        self._counters.restarts += 1
+        self.counters.restarts += 1
         self._begin_epoch()
         if frame.seq > 0:
             await self._catch_up()
@@ -148,23 +160,23 @@ class _Follower:
     def _lose_until(self, frame: Frame) -> Verdict:
         """No replay has filled the gap: what we know may be gone, so it goes."""
         first = self._tracker.expected
-        self._counters.lost_frames += frame.seq - first
+        self.counters.lost_frames += frame.seq - first
         why = self._unproven or "the replay did not bring them"
         self._index.clear(self._replica_id)
         self._tracker.skip_to(frame.seq)
-        self._doubt = f"frames {first} to {frame.seq - 1} are lost: {why}"
+        self._standing.doubt = f"frames {first} to {frame.seq - 1} are lost: {why}"
         return self._tracker.observe(frame.seq, frame.payload)
 
     async def _catch_up(self) -> None:
         """Learn what was published and missed: all of it, or since the last frame taken."""
-        self._counters.replays += 1
+        self.counters.replays += 1
         self._trust.set(Trust.CATCHING_UP, f"replay from frame {self._tracker.last or 0}")
         self._unproven = ""
         try:
             if not await self._resume_if_begun():
                 await self._begin()
         except ReplayUnavailable as exc:
-            self._counters.failed_replays += 1
+            self.counters.failed_replays += 1
             self._unproven = str(exc)
 
     async def _resume_if_begun(self) -> bool:
@@ -196,7 +208,7 @@ class _Follower:
             async for frame in frames:
                 if self._tracker.last is None and frame.seq > 0:
                     self._tracker.skip_to(frame.seq)
-                    self._doubt = f"history before frame {frame.seq} is unknown"
+                    self._standing.doubt = f"history before frame {frame.seq} is unknown"
                 if self._tracker.observe(frame.seq, frame.payload) is Verdict.NEXT:
                     await self._apply(frame)
 
@@ -205,15 +217,16 @@ class _Follower:
             self._trust.begin_epoch()
         self._index.clear(self._replica_id)
         self._tracker.restart()
-        self._doubt = ""
+        self._standing.doubt = ""
         self._unproven = ""
 
     async def _apply(self, frame: Frame) -> None:
         self._unproven = ""
+        self._standing.is_midway = True
         batch = decode_batch(frame.payload)
-        self._counters.frames += 1
-        self._counters.events += len(batch.events)
-        self._counters.unknown_events += batch.unknown_events
+        self.counters.frames += 1
+        self.counters.events += len(batch.events)
+        self.counters.unknown_events += batch.unknown_events
         await self._pace(_FRAME_COST_BLOCKS)
         for event in batch.events:
             try:
@@ -221,11 +234,12 @@ class _Follower:
             except (TypeError, ValueError, LookupError, AttributeError) as exc:
                 raise MalformedFrame(f"frame {frame.seq}: a field of a wrong type: {exc}") from exc
             await self._pace(cost)
+        self._standing.is_midway = False
 
     def _apply_event(self, event: Event) -> int:
         if isinstance(event, AllBlocksCleared):
             self._index.clear(self._replica_id)
-            self._doubt = ""  # whatever happened before, the cache is empty now
+            self._standing.doubt = ""  # whatever happened before, the cache is empty now
             return 1
         if isinstance(event, BlockStored):
             self._index.store(self._replica_id, event)
@@ -235,10 +249,10 @@ class _Follower:
 
     async def _pace(self, blocks: int) -> None:
         self._spent += blocks
-        if self._spent >= self._slice_blocks:
+        if self._spent >= self._standing.slice_blocks:
             self._spent = 0
             await asyncio.sleep(0)
 
     def _show(self) -> None:
-        reason = self._unproven or self._doubt
+        reason = self._unproven or self._standing.doubt
         self._trust.set(Trust.DEGRADED if reason else Trust.EXACT, reason)

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from router.events.ingest import IngestCounters, follow
+from router.events.ingest import IngestCounters, Standing, follow
+from router.events.snapshot import IndexWithDumps, ReplicaSnapshot
 from router.events.sources import Sources
 from router.events.trust import ReplicaTrust, Trust
-from router.index.protocol import PrefixIndex
 from router.replicas import Member, Replica
+
+_TURNS_FOR_A_FRAME = 1000
 
 
 @dataclass(slots=True)
@@ -20,14 +22,20 @@ class Watched:
     trust: ReplicaTrust
     counters: IngestCounters = field(default_factory=IngestCounters)
     health_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    standing: Standing | None = None
+    """Where its stream stands, while it is followed."""
 
 
 @dataclass(slots=True)
 class Keeper:
     """One per router: keeps every replica's stream followed, each by a task of its own."""
 
-    index: PrefixIndex
+    index: IndexWithDumps
     sources: Sources
+    seeds: dict[str, ReplicaSnapshot] = field(default_factory=dict)
+    """What was known before this router started; each is used once."""
+    restored: dict[str, int] = field(default_factory=dict)
+    """Replica → blocks that came from such a snapshot."""
     _watched: dict[str, Watched] = field(default_factory=dict)
 
     def of(self, replica_id: str) -> Watched:
@@ -53,10 +61,54 @@ class Keeper:
         finally:
             self._watched.pop(member.id, None)
 
+    async def snapshot(self) -> list[ReplicaSnapshot]:
+        """Each followed replica's blocks, at the end of a frame."""
+        return [
+            snapshot
+            for replica_id, watched in list(self._watched.items())
+            if (snapshot := await self._copy(replica_id, watched)) is not None
+        ]
+
+    async def _copy(self, replica_id: str, watched: Watched) -> ReplicaSnapshot | None:
+        for _ in range(_TURNS_FOR_A_FRAME):
+            standing = watched.standing
+            position = standing.tracker.position if standing is not None else None
+            if standing is None or position is None:
+                return None
+            if not standing.is_midway:
+                break
+            await asyncio.sleep(0)
+        else:
+            return None
+        held = self.index.dump(replica_id)
+        return ReplicaSnapshot(replica_id, *position, held, standing.doubt)
+
+    def _begin(self, replica_id: str, trust: ReplicaTrust) -> Standing:
+        """From what another router, or an earlier one, knew; else from nothing."""
+        standing, seed = Standing(), self.seeds.pop(replica_id, None)
+        if seed is not None:
+            self.index.load(replica_id, seed.held)
+            standing.tracker.stand_at(seed.seq, seed.digest)
+            standing.doubt = seed.doubt
+            trust.begin_epoch()
+            self.restored[replica_id] = seed.held.blocks
+        return standing
+
     async def _follow(self, replica: Replica, watched: Watched) -> None:
         source = await self.sources.open(replica)
         if source is not None:
-            await follow(replica.id, source, self.index, watched.trust, watched.counters)
+            watched.standing = self._begin(replica.id, watched.trust)
+            try:
+                await follow(
+                    replica.id,
+                    source,
+                    self.index,
+                    watched.trust,
+                    watched.counters,
+                    standing=watched.standing,
+                )
+            finally:
+                watched.standing = None
         else:
             watched.trust.set(Trust.BLIND, "it publishes no KV events")
             await asyncio.Event().wait()

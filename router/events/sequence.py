@@ -52,6 +52,18 @@ class SequenceTracker:
             return Verdict.DUPLICATE
         return Verdict.RESTART
 
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """Number and digest of the newest frame taken: where a copy of the index goes on."""
+        last = self.last
+        return None if last is None else (last, self._digests[last % _REMEMBERED])
+
+    def stand_at(self, seq: int, digest: int) -> None:
+        """As if all frames up to `seq`, and no others, had been taken."""
+        self._digests = array("Q", bytes(8 * _REMEMBERED))
+        self._digests[seq % _REMEMBERED] = digest
+        self.expected, self._oldest = seq + 1, seq
+
     def skip_to(self, seq: int) -> None:
         """Give up the frames before `seq`: it is the next one."""
         self._digests = array("Q")

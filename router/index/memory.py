@@ -10,6 +10,7 @@ from router.blocks import BlockHash, BlockRemoved, BlockStored, as_tokens, hash_
 from router.index.arena import Arena, ArenaFull
 from router.index.booking import Books
 from router.index.bound import Trimmer
+from router.index.dump import HoldingsDump, dump_holdings, load_shelf
 from router.index.holders import Holders
 from router.index.holdings import Holdings, Shelf, is_in_reach, keeps_whole_prefix
 from router.index.origin import item_seeds, root_seed
@@ -50,9 +51,9 @@ class MemoryIndex:
         self._stats = IndexStats()
         self._arena = Arena(max_bytes)
         self._holders = Holders(self._arena)
-        books = Books(self._arena, self._holders, self._stats)
-        self._trays = Trays(self._arena, self._holders, books, self._stats)
-        self._trimmer = Trimmer(books)
+        self._books = Books(self._arena, self._holders, self._stats)
+        self._trays = Trays(self._arena, self._holders, self._books, self._stats)
+        self._trimmer = Trimmer(self._books)
         self._replicas: dict[ReplicaId, Holdings] = {}
 
     def __len__(self) -> int:
@@ -150,6 +151,23 @@ class MemoryIndex:
     def replicas(self) -> dict[ReplicaId, int]:
         """The replicas known, and how many blocks each holds. O(replicas)."""
         return {replica_id: held.handles() for replica_id, held in self._replicas.items()}
+
+    def dump(self, replica_id: ReplicaId) -> HoldingsDump:
+        """All that a replica holds (what waits for a parent apart). O(blocks)."""
+        holdings = self._replicas.get(replica_id, Holdings(0))
+        for shelf in holdings.shelves.values():
+            self._put_away(holdings, shelf)
+        return dump_holdings(self._arena, holdings)
+
+    def load(self, replica_id: ReplicaId, dump: HoldingsDump) -> None:
+        """Make a replica hold what was dumped, and nothing else."""
+        self.clear(replica_id)
+        holdings = self._holdings(replica_id)
+        holdings.block_sizes.update(dump.block_sizes)
+        for shelf_dump in dump.shelves:
+            shelf = self._shelf(holdings, shelf_dump.group)
+            if shelf is not None:
+                load_shelf(self._books, holdings, shelf, shelf_dump)
 
     @property
     def is_untidy(self) -> bool:

@@ -14,6 +14,7 @@ from router.events import (
     LinkUp,
     ReplayUnavailable,
     ReplicaTrust,
+    Standing,
     Trust,
     follow,
 )
@@ -292,7 +293,9 @@ async def test_a_replica_that_leaves_while_its_events_are_applied_leaves_no_ghos
     events = [stored([handle], prompt_tokens(handle)) for handle in handles]
     source = ScriptedSource([frame(0, *events)])
     index = MemoryIndex(clock=lambda: 0.0)
-    task = asyncio.create_task(follow("a", source, index, ReplicaTrust("a"), slice_blocks=64))
+    task = asyncio.create_task(
+        follow("a", source, index, ReplicaTrust("a"), standing=Standing(slice_blocks=64))
+    )
     source.say(LinkUp())
     await turns_until(lambda: len(index) > 0)
     task.cancel()
@@ -319,7 +322,9 @@ async def test_other_tasks_get_a_turn_between_many_duplicates():
     source = ScriptedSource(past)
     counters = IngestCounters()
     index, trust = MemoryIndex(clock=lambda: 0.0), ReplicaTrust("a")
-    task = asyncio.create_task(follow("a", source, index, trust, counters, slice_blocks=160))
+    task = asyncio.create_task(
+        follow("a", source, index, trust, counters, standing=Standing(slice_blocks=160))
+    )
     source.say(LinkUp())
     await turns_until(lambda: trust.trust is Trust.EXACT)
     source.say(*past)
@@ -334,7 +339,13 @@ async def turns_while_applying(*past: Frame, slice_blocks: int) -> int:
     source = ScriptedSource(past)
     trust = ReplicaTrust("a")
     task = asyncio.create_task(
-        follow("a", source, MemoryIndex(clock=lambda: 0.0), trust, slice_blocks=slice_blocks)
+        follow(
+            "a",
+            source,
+            MemoryIndex(clock=lambda: 0.0),
+            trust,
+            standing=Standing(slice_blocks=slice_blocks),
+        )
     )
     source.say(LinkUp())
     turns = await turns_until(lambda: trust.trust is Trust.EXACT)

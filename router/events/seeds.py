@@ -1,0 +1,43 @@
+"""What is known before this router has followed anybody: a sibling's index, or a file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from router.events.snapshot import ReplicaSnapshot, UnreadableSnapshot, decode_snapshot
+
+SNAPSHOT_PATH: Final = "/internal/snapshot"
+log = logging.getLogger(__name__)
+
+
+async def gather_seeds(
+    session: aiohttp.ClientSession,
+    siblings: Sequence[str],
+    file: Path | None,
+    timeout_s: float,
+) -> dict[str, ReplicaSnapshot]:
+    """The first sibling's snapshot that can be had, else the file's, else nothing (and a line)."""
+    for url in siblings:
+        try:
+            return decode_snapshot(await _fetch(session, url, timeout_s))
+        except (aiohttp.ClientError, TimeoutError, UnreadableSnapshot) as exc:
+            log.warning("no snapshot from sibling %s: %s", url, str(exc) or type(exc).__name__)
+    if file is not None:
+        try:
+            return decode_snapshot(await asyncio.to_thread(file.read_bytes))
+        except (OSError, UnreadableSnapshot) as exc:
+            log.warning("no snapshot in %s: %s", file, exc)
+    return {}
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str, timeout_s: float) -> bytes:
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with session.get(url.rstrip("/") + SNAPSHOT_PATH, timeout=timeout) as response:
+        response.raise_for_status()
+        return await response.read()
