@@ -12,6 +12,7 @@ import yaml
 
 from router import config as settings
 from router.routing import POLICIES
+from router.settings import RouterConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +72,7 @@ def _add_config_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _config_of(args: argparse.Namespace) -> settings.RouterConfig:
+def _config_of(args: argparse.Namespace) -> RouterConfig:
     config = settings.load_config(args.config, [*_shorthands(args), *args.set])
     if not args.replica:
         return config
@@ -100,7 +101,7 @@ def _serve(args: argparse.Namespace) -> int:
     from router.serve import run
 
     configure(config.log.level, access_log=config.log.access)
-    return run(config)
+    return run(config, lambda: _config_of(args))
 
 
 def _check(args: argparse.Namespace) -> int:

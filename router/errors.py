@@ -61,6 +61,14 @@ class ModelNotFound(RouterError):
     type = "invalid_request_error"
 
 
+class RequestTimeout(RouterError):
+    """The client took too long to send its body."""
+
+    status = 408
+    code = "request_timeout"
+    type = "invalid_request_error"
+
+
 class PayloadTooLarge(RouterError):
     """The body is longer than `listen.max_body_bytes`."""
 

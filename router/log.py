@@ -24,4 +24,5 @@ def configure(level: str, *, access_log: bool) -> None:
 
 def write_access_line(record: RequestRecord) -> None:
     """The request's record as one line of JSON; fields are RequestRecord's."""
-    access.info(_encoder.encode(record).decode())
+    if access.isEnabledFor(logging.INFO):
+        access.info(_encoder.encode(record).decode())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +20,8 @@ TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 
 PLAN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 UNKNOWN_MODEL = "unknown"
 
+M = TypeVar("M", Counter, Histogram)
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per series, which nobody asks for
 
 
@@ -28,6 +31,7 @@ class ReplicaSample:
 
     replica: str
     is_healthy: bool
+    is_breaker_open: bool
     in_flight: int
     queued_tokens: int
     index_blocks: int
@@ -92,6 +96,7 @@ class _ReplicaCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
+        breaker = _gauge("replica_breaker_open", "1 while its circuit breaker lets nothing pass.")
         healthy = _gauge("replica_healthy", "1 while the replica can be chosen.")
         in_flight = _gauge("replica_in_flight", "Requests in flight at the replica.")
         queued = _gauge("replica_queued_tokens", "Uncached prompt tokens without a first token.")
@@ -103,6 +108,7 @@ class _ReplicaCollector(Collector):
         for sample in self._read():
             label = [sample.replica]
             healthy.add_metric(label, sample.is_healthy)
+            breaker.add_metric(label, sample.is_breaker_open)
             in_flight.add_metric(label, sample.in_flight)
             queued.add_metric(label, sample.queued_tokens)
             blocks.add_metric(label, sample.index_blocks)
@@ -110,7 +116,7 @@ class _ReplicaCollector(Collector):
             frames.add_metric(label, sample.frames)
             gaps.add_metric(label, sample.gaps)
             resyncs.add_metric(label, sample.resyncs)
-        yield from (healthy, in_flight, queued, blocks, trust, frames, gaps, resyncs)
+        yield from (healthy, breaker, in_flight, queued, blocks, trust, frames, gaps, resyncs)
 
 
 class Metrics:
@@ -122,6 +128,7 @@ class Metrics:
         read_tokenizers: Callable[[], Iterable[TokenizerSample]] = tuple,
     ) -> None:
         self.registry = CollectorRegistry()
+        self._children: dict[tuple[object, ...], object] = {}
         self.registry.register(_ReplicaCollector(read_replicas))
         self.registry.register(_TokenizerCollector(read_tokenizers))
         self._requests = self._counter(
@@ -140,6 +147,9 @@ class Metrics:
         self._blind = self._counter(
             "tokenize_failures", "Requests routed without their prefix.", "reason"
         )
+        self._failures = self._counter(
+            "replica_failures", "Attempts that failed, by what was seen.", "replica", "error"
+        )
         self._restarts = self._counter("task_restarts", "Background tasks started over.", "task")
         self._ttft = self._histogram(
             "ttft_seconds", "From the request's head to the first byte of a streamed reply.",
@@ -156,19 +166,23 @@ class Metrics:
         """Fold one finished request in. Labels are bounded: only models that are served."""
         rejected = record.outcome is Outcome.REJECTED and not record.replica
         model = UNKNOWN_MODEL if rejected or not record.model else record.model
-        self._requests.labels(model, record.outcome).inc()
-        self._duration.labels(model).observe(record.total_ms / 1e3)
+        self._child(self._requests, model, record.outcome).inc()
+        self._child(self._duration, model).observe(record.total_ms / 1e3)
         if not record.replica:
             return
-        self._decisions.labels(model, record.reason).inc()
+        self._child(self._decisions, model, record.reason).inc()
         self._plan.observe(record.plan_ms / 1e3)
         if record.tries > 1:
             self._retries.labels(model).inc(record.tries - 1)
         if record.ttft_ms is not None:
-            self._ttft.labels(model).observe(record.ttft_ms / 1e3)
+            self._child(self._ttft, model).observe(record.ttft_ms / 1e3)
         if record.tokenize_failure:
             self._blind.labels(record.tokenize_failure).inc()
         self._count_tokens(model, record)
+
+    def count_failure(self, replica: str, error: str) -> None:
+        """An attempt at a replica failed, or its reply broke off. Full ones count here too."""
+        self._failures.labels(replica, error).inc()
 
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""
@@ -180,13 +194,21 @@ class Metrics:
 
     def _count_tokens(self, model: str, record: RequestRecord) -> None:
         if record.prompt_tokens is not None:
-            self._prompt.labels(model).inc(record.prompt_tokens)
+            self._child(self._prompt, model).inc(record.prompt_tokens)
         if record.hit_tokens is None:
             return
-        self._hits.labels(model).inc(record.hit_tokens)
+        self._child(self._hits, model).inc(record.hit_tokens)
         if (predicted := record.predicted_hit_tokens) is not None:
-            self._predicted.labels(model).inc(predicted)
-            self._unpredicted.labels(model).inc(max(0, predicted - record.hit_tokens))
+            self._child(self._predicted, model).inc(predicted)
+            self._child(self._unpredicted, model).inc(max(0, predicted - record.hit_tokens))
+
+    def _child(self, parent: M, *labels: str) -> M:
+        """`parent.labels(...)`, which costs more than counting itself, remembered."""
+        key = (id(parent), *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = parent.labels(*labels)
+        return cast(M, child)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"warmgate_{name}", text, labels, registry=self.registry)

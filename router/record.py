@@ -1,10 +1,10 @@
 """One typed record per request: the access-log line, the request metrics, later the ledger."""
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import TracebackType
 
 from router.errors import RouterError
 
@@ -65,19 +65,33 @@ class Accounts:
     clock: Callable[[], float]
     sinks: Sequence[Sink] = field(default_factory=tuple)
 
-    @contextmanager
-    def open(self, request_id: str) -> Iterator[RequestRecord]:
-        record = RequestRecord(request_id, self.clock())
-        try:
-            yield record
-        except CancelledError:
+    def open(self, request_id: str) -> "Account":
+        """`with accounts.open(id) as record:`"""
+        return Account(self, RequestRecord(request_id, self.clock()))
+
+
+@dataclass(slots=True)
+class Account:
+    """The `with` block of one request."""
+
+    accounts: Accounts
+    record: RequestRecord
+
+    def __enter__(self) -> RequestRecord:
+        return self.record
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        record = self.record
+        if isinstance(exc, CancelledError):
             record.outcome = Outcome.CLIENT_GONE
-            raise
-        except RouterError as exc:
+        elif isinstance(exc, RouterError):
             record.outcome = Outcome.REPLICA_FAILED if exc.is_replicas else Outcome.REJECTED
             record.status, record.error = exc.status, exc.code
-            raise
-        finally:
-            record.total_ms = (self.clock() - record.started) * 1e3
-            for sink in self.sinks:
-                sink(record)
+        record.total_ms = (self.accounts.clock() - record.started) * 1e3
+        for sink in self.accounts.sinks:
+            sink(record)

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import aiohttp
 import zmq.asyncio
-from aiohttp import web
 
 from router import log
-from router.config import ConfigError, RouterConfig, TokensSettings, to_replica
+from router.config import ConfigError, probe_times, to_replica
 from router.events.keeper import Keeper
 from router.events.sources import BoundSources, DialSources, Sources
 from router.events.trust import Trust
@@ -29,10 +28,13 @@ from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
 from router.record import Accounts
 from router.replicas import Member, Pool
-from router.replicas.discovery import Discovery, StaticDiscovery
-from router.replicas.health import Prober, ProbeTimes
+from router.replicas.breaker import BreakerTimes, Position
+from router.replicas.discovery import StaticDiscovery
+from router.replicas.health import Prober
 from router.routing import POLICIES, Speeds
+from router.settings import RouterConfig, TokensSettings
 from router.supervise import Supervisor
+from router.tls import tls_to_replicas
 from router.tokens import (
     BadTemplate,
     JudgeLimits,
@@ -80,6 +82,7 @@ class Runtime:
     accounts: Accounts
     readiness: Readiness
     supervisor: Supervisor
+    discovery: StaticDiscovery
     policy_name: str
     session_headers: tuple[str, ...]
     decision_headers: bool
@@ -90,23 +93,25 @@ class Runtime:
         """Build, start the background tasks, and on leaving end and close all."""
         async with AsyncExitStack() as stack:
             runtime = await _build(config, stack)
-            replicas = [to_replica(settings) for settings in config.replicas]
-            discovery = StaticDiscovery(replicas)
-            runtime.supervisor.run("discovery", lambda: runtime.follow_discovery(discovery))
+            runtime.supervisor.run("discovery", runtime.follow_discovery)
             yield runtime
 
     @property
     def crashed(self) -> asyncio.Future[None]:
         return self.supervisor.crashed
 
-    async def follow_discovery(self, discovery: Discovery) -> None:
+    async def follow_discovery(self) -> None:
         """Give each replica that joins its tasks, and take them from each that leaves."""
-        async for replicas in discovery.watch():
+        async for replicas in self.discovery.watch():
             changes = self.pool.reconcile(replicas)
             for member in changes.left:
                 await self._leave(member)
             for member in changes.joined:
                 self._join(member)
+
+    def reload(self, config: RouterConfig) -> None:
+        """Take over what can change under way: the replicas. Requests in flight go on."""
+        self.discovery.replace([to_replica(settings) for settings in config.replicas])
 
     def suspect(self, replica_id: str, error: str) -> None:
         """Traffic found a replica unreachable: out of the choice until a probe succeeds."""
@@ -143,6 +148,7 @@ class Runtime:
             yield ReplicaSample(
                 replica=member.id,
                 is_healthy=member.is_healthy,
+                is_breaker_open=member.breaker.position is not Position.CLOSED,
                 in_flight=self.reservations.in_flight(member.id),
                 queued_tokens=self.reservations.load(member.id).queued_tokens,
                 index_blocks=self.index.replicas().get(member.id, 0),
@@ -163,6 +169,8 @@ class Runtime:
             "url": member.replica.url,
             "events_url": member.replica.events_url,
             "is_healthy": member.is_healthy,
+            "breaker": member.breaker.position,
+            "is_full": member.full_until > self.clock(),
             "last_error": member.last_error,
             "models": sorted(member.models),
             "trust": watched.trust.trust,
@@ -193,20 +201,20 @@ class Runtime:
         self.reservations.forget(member.id)
 
 
-RUNTIME: Final = web.AppKey("runtime", Runtime)
-
-
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     clock, rng = time.monotonic, Random()
+    tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
     session = await stack.enter_async_context(
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls))
     )
-    forwarder = Forwarder(_limits(config), clock)
+    forwarder = Forwarder(_limits(config), clock, tls)
     stack.push_async_callback(forwarder.aclose)
     context = zmq.asyncio.Context()
     stack.callback(context.destroy, linger=0)
     dial = DialSources(context, session, DialTimes(replay_s=config.events.replay_timeout_s))
-    pool, reservations, speeds = Pool(clock), Reservations(clock), Speeds()
+    health = config.health
+    pool = Pool(clock, breaker_times=BreakerTimes(health.breaker_failures, health.breaker_open_s))
+    reservations, speeds = Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
     runtime: Runtime
     tokens = _tokens(config.tokens, session, pool, rng)
@@ -236,11 +244,12 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         planner=planner,
         forwarder=forwarder,
         keeper=keeper,
-        prober=Prober(pool, session, _probe_times(config), rng),
+        prober=Prober(pool, session, probe_times(config.health), rng, forwarder.pool.refused),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
         readiness=Readiness(clock()),
         supervisor=supervisor,
+        discovery=StaticDiscovery([to_replica(settings) for settings in config.replicas]),
         policy_name=config.routing.policy,
         session_headers=config.routing.session_headers,
         decision_headers=config.listen.decision_headers,
@@ -284,9 +293,5 @@ def _limits(config: RouterConfig) -> Limits:
         first_byte_timeout_s=forward.first_byte_timeout_s,
         idle_timeout_s=forward.idle_timeout_s,
         high_water_bytes=forward.buffer_bytes,
+        max_tries=forward.max_tries,
     )
-
-
-def _probe_times(config: RouterConfig) -> ProbeTimes:
-    health = config.health
-    return ProbeTimes(health.interval_s, health.retry_interval_s, health.timeout_s, health.failures)

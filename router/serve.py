@@ -4,59 +4,136 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
+import ssl
 import sys
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Final
 
 import uvloop
 from aiohttp import web
 
-from router.config import RouterConfig
-from router.gateway.app import build_app
+from router.config import ConfigError
+from router.gateway.app import build_admin_server, build_server
+from router.gateway.aside import Aside
+from router.gateway.server import EdgeLimits
 from router.runtime import Runtime
+from router.settings import ListenSettings, RouterConfig
+from router.tls import CertificateError, load_certificate, tls_of_listener
 
 log = logging.getLogger(__name__)
 
-KEEPALIVE_S = 75.0
+BACKLOG: Final = 2048
+Reload = Callable[[], RouterConfig]
 
 
-def run(config: RouterConfig) -> int:
-    """Serve until SIGTERM or SIGINT; 0 after a drain, 1 after a bug."""
-    return uvloop.run(serve(config))
+def run(config: RouterConfig, reload: Reload) -> int:
+    """Serve until SIGTERM or SIGINT; 0 after a drain, 1 after a bug. `reload`: for SIGHUP."""
+    raise_file_limit()
+    try:
+        return uvloop.run(serve(config, reload))
+    except CertificateError as exc:
+        raise ConfigError(str(exc)) from exc
 
 
-async def serve(config: RouterConfig) -> int:
+async def serve(config: RouterConfig, reload: Reload) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with Runtime.open(config) as runtime:
-        runner = web.AppRunner(
-            build_app(runtime, config.listen.max_body_bytes),
-            access_log=None,
-            handler_cancellation=True,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=config.listen.drain_s,
-        )
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, config.listen.host, config.listen.port, backlog=2048)
-            await site.start()
-            _announce(config.listen.host, runner)
-            crashed = await _until(stopping, runtime.crashed)
-            runtime.readiness.withdraw()
-            log.info("draining: %d requests in flight", runtime.in_flight())
-            await asyncio.sleep(0 if crashed else config.listen.settle_s)
-        finally:
-            await runner.cleanup()
+    listen = config.listen
+    tls = None if listen.tls_cert is None else tls_of_listener(listen.tls_cert, listen.tls_key)
+    async with AsyncExitStack() as stack:
+        runtime = await stack.enter_async_context(Runtime.open(config))
+        # the probes' listener outlives the clients': it says "draining" until the end
+        aside = await stack.enter_async_context(_admin(runtime, listen))
+        runner = await stack.enter_async_context(_listening(runtime, listen, tls))
+        loop.add_signal_handler(signal.SIGHUP, lambda: take_over(runtime, tls, reload))
+        _announce(listen.host, runner, is_tls=tls is not None, aside=aside)
+        crashed = await _until(stopping, runtime.crashed)
+        runtime.readiness.withdraw()
+        log.info("draining: %d requests in flight", runtime.in_flight())
+        await asyncio.sleep(0 if crashed else listen.settle_s)
     return 1 if crashed else 0
 
 
-def _announce(host: str, runner: web.AppRunner) -> None:
+def take_over(runtime: Runtime, tls: ssl.SSLContext | None, reload: Reload) -> None:
+    """Read configuration and certificate again. What can't be used changes nothing."""
+    try:
+        config = reload()
+        if tls is not None and config.listen.tls_cert is not None:
+            load_certificate(tls, config.listen.tls_cert, config.listen.tls_key)
+    except (ConfigError, CertificateError) as exc:
+        log.error("not reloaded: %s", exc)
+        return
+    runtime.reload(config)
+    log.info("reloaded: %d replicas", len(config.replicas))
+
+
+def raise_file_limit() -> None:
+    """A stream takes two descriptors: take all that the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@asynccontextmanager
+async def _listening(
+    runtime: Runtime, listen: ListenSettings, tls: ssl.SSLContext | None
+) -> AsyncIterator[web.ServerRunner]:
+    """Accept clients; on leaving accept no more, let those in flight end, then cut them."""
+    server = build_server(
+        runtime,
+        limits_of(listen),
+        cors_origins=listen.cors_origins,
+        admin_elsewhere=listen.admin_port is not None,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=listen.drain_s)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, listen.host, listen.port, backlog=BACKLOG, ssl_context=tls)
+        await site.start()
+        if listen.unix_path is not None:
+            await web.UnixSite(runner, listen.unix_path, backlog=BACKLOG).start()
+        yield runner
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _admin(runtime: Runtime, listen: ListenSettings) -> AsyncIterator[Aside | None]:
+    if listen.admin_port is None:
+        yield None
+        return
+    aside = Aside(lambda: build_admin_server(runtime), listen.host, listen.admin_port)
+    aside.start()
+    try:
+        yield aside
+    finally:
+        await asyncio.to_thread(aside.stop)
+
+
+def limits_of(listen: ListenSettings) -> EdgeLimits:
+    return EdgeLimits(
+        max_body_bytes=listen.max_body_bytes,
+        max_head_bytes=listen.max_head_bytes,
+        head_timeout_s=listen.head_timeout_s,
+        body_timeout_s=listen.body_timeout_s,
+        max_connections_per_client=listen.max_connections_per_client,
+    )
+
+
+def _announce(host: str, runner: web.ServerRunner, *, is_tls: bool, aside: Aside | None) -> None:
     """One line of JSON on stdout: whoever started us learns the port from it."""
     port = runner.addresses[0][1]
     name = f"[{host}]" if ":" in host else host
-    sys.stdout.write(json.dumps({"url": f"http://{name}:{port}", "pid": os.getpid()}) + "\n")
+    ready = {"url": f"http{'s' if is_tls else ''}://{name}:{port}", "pid": os.getpid()}
+    if aside is not None:
+        ready["admin_url"] = f"http://{name}:{aside.port}"
+    sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
 
 

@@ -1,45 +1,81 @@
 """What operators ask: is it alive, is it ready, what does it know?"""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from aiohttp import web
 
 from router.gateway.replies import json_response
-from router.runtime import RUNTIME
+from router.runtime import Runtime
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_READS = 5
+
+T = TypeVar("T")
 
 
-async def healthz(request: web.Request) -> web.Response:
+async def healthz(request: web.BaseRequest) -> web.Response:
     """200 as long as the process answers: restarting it would not help a missing replica."""
     return json_response({"status": "ok"})
 
 
-async def readyz(request: web.Request) -> web.Response:
+class Readyz:
     """200 when a request sent now would be served, and chosen for as well as can be."""
-    obstacle = request.app[RUNTIME].obstacle()
-    if obstacle is None:
-        return json_response({"status": "ready"})
-    return json_response({"status": "not ready", "reason": obstacle}, 503)
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        obstacle = read(self._runtime.obstacle)
+        if obstacle is None:
+            return json_response({"status": "ready"})
+        return json_response({"status": "not ready", "reason": obstacle}, 503)
 
 
-async def metrics(request: web.Request) -> web.Response:
+class Metrics:
     """Prometheus' text format."""
-    return web.Response(
-        body=request.app[RUNTIME].metrics.exposition(),
-        headers={"content-type": METRICS_CONTENT_TYPE},
-    )
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        return web.Response(
+            body=read(self._runtime.metrics.exposition),
+            headers={"content-type": METRICS_CONTENT_TYPE},
+        )
 
 
-async def models(request: web.Request) -> web.Response:
+class Models:
     """Every model that a healthy replica serves, once, in the engine's own words."""
-    rows = {
-        name: row
-        for member in request.app[RUNTIME].pool
-        if member.is_healthy
-        for name, row in member.models.items()
-    }
-    return json_response({"object": "list", "data": [rows[name] for name in sorted(rows)]})
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        rows = {
+            name: row
+            for member in self._runtime.pool
+            if member.is_healthy
+            for name, row in member.models.items()
+        }
+        return json_response({"object": "list", "data": [rows[name] for name in sorted(rows)]})
 
 
-async def debug_replicas(request: web.Request) -> web.Response:
+class DebugReplicas:
     """Each replica as the router sees it now."""
-    return json_response({"replicas": request.app[RUNTIME].describe_replicas()})
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        return json_response({"replicas": read(self._runtime.describe_replicas)})
+
+
+def read(look: Callable[[], T]) -> T:
+    """`look()`, again if the data path's thread changed a dictionary under it."""
+    for _ in range(_READS - 1):
+        try:
+            return look()
+        except RuntimeError:
+            continue
+    return look()

@@ -1,15 +1,19 @@
-"""Routes, and the one border where errors become replies."""
+"""Which handler answers what, and the one border where errors become replies."""
 
 import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import getrandbits
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
-from router.errors import RouterError
+from router.errors import MethodNotAllowed, RouteNotFound, RouterError
 from router.gateway import admin, replies
-from router.gateway.generate import generate, request_id_of
-from router.runtime import RUNTIME, Runtime
+from router.gateway.cors import Cors
+from router.gateway.generate import Generate
+from router.gateway.server import EdgeLimits, EdgeServer
+from router.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -26,34 +30,95 @@ GENERATION_PATHS: Final = (
 )
 """Bodies with a `model`. Those with a prompt that we can tokenize go where its prefix is."""
 
-
-def build_app(runtime: Runtime, max_body_bytes: int) -> web.Application:
-    """The application; nothing in it owns anything, `runtime` does."""
-    app = web.Application(client_max_size=max_body_bytes, middlewares=[_border(max_body_bytes)])
-    app[RUNTIME] = runtime
-    for path in GENERATION_PATHS:
-        app.router.add_post(path, generate)
-    app.router.add_get("/v1/models", admin.models)
-    app.router.add_get("/healthz", admin.healthz)
-    app.router.add_get("/readyz", admin.readyz)
-    app.router.add_get("/metrics", admin.metrics)
-    app.router.add_get("/debug/replicas", admin.debug_replicas)
-    return app
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Routes = Mapping[str, Mapping[str, Handler]]
+_SANE_ID = re.compile(r"[!-~]{1,128}")
 
 
-def _border(max_body_bytes: int) -> Middleware:
-    @web.middleware
-    async def border(request: web.Request, handler: Handler) -> web.StreamResponse:
+def build_server(
+    runtime: Runtime,
+    limits: EdgeLimits,
+    *,
+    cors_origins: Sequence[str] = (),
+    admin_elsewhere: bool = False,
+) -> EdgeServer:
+    """The clients' server. `admin_elsewhere`: metrics and debug have a listener of their own."""
+    generate = Generate(runtime, limits)
+    routes: dict[str, Mapping[str, Handler]] = {
+        path: {"POST": generate} for path in GENERATION_PATHS
+    }
+    routes["/v1/models"] = {"GET": admin.Models(runtime)}
+    routes |= probe_routes(runtime)
+    if not admin_elsewhere:
+        routes |= admin_routes(runtime)
+    return EdgeServer(Gateway(routes, limits, Cors(cors_origins)).handle, limits)
+
+
+def build_admin_server(runtime: Runtime) -> EdgeServer:
+    """Probes, metrics and debug alone."""
+    limits = EdgeLimits()
+    routes = {**probe_routes(runtime), **admin_routes(runtime)}
+    return EdgeServer(Gateway(routes, limits, Cors(())).handle, limits)
+
+
+def probe_routes(runtime: Runtime) -> Routes:
+    return {"/healthz": {"GET": admin.healthz}, "/readyz": {"GET": admin.Readyz(runtime)}}
+
+
+def admin_routes(runtime: Runtime) -> Routes:
+    return {
+        "/metrics": {"GET": admin.Metrics(runtime)},
+        "/debug/replicas": {"GET": admin.DebugReplicas(runtime)},
+    }
+
+
+class Gateway:
+    """Finds the handler, gives the request its id, and lets no error out but in our shape."""
+
+    def __init__(self, routes: Routes, limits: EdgeLimits, cors: Cors) -> None:
+        self._routes = routes
+        self._limits = limits
+        self._cors = cors
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         request_id = request[replies.REQUEST_ID] = request_id_of(request)
+        request[replies.EXTRA_HEADERS] = cors = self._cors.headers(request)
         try:
-            return await handler(request)
+            methods = self._routes.get(request.path)
+            if methods is not None and (handler := methods.get(request.method)) is not None:
+                return await handler(request)
+            if cors and request.method == "OPTIONS":
+                return self._cors.preflight(request)
+            error = _unknown(request, methods)
         except RouterError as exc:
             error = exc
         except web.HTTPException as exc:
-            error = replies.translate(exc, request, max_body_bytes)
+            error = replies.translate(exc, self._limits.max_body_bytes)
+        except ConnectionError:
+            raise
         except Exception:
             log.exception("request %s failed by a bug", request_id)
             error = RouterError(f"The router failed. Its log knows more, under {request_id}.")
-        return replies.error_response(error, request_id)
+        response = replies.error_response(error, request_id)
+        response.headers.update(cors)
+        if not request.content.is_eof():
+            # what follows on the connection is the rest of a body that nobody reads
+            response.force_close()
+        return response
 
-    return border
+
+def request_id_of(request: web.BaseRequest) -> str:
+    """The client's own id if it is a sane one, else a new one."""
+    given = request.headers.get(replies.REQUEST_ID_HEADER)
+    if given is not None and _SANE_ID.fullmatch(given):
+        return given
+    return f"{getrandbits(128):032x}"
+
+
+def _unknown(request: web.BaseRequest, methods: Mapping[str, Handler] | None) -> RouterError:
+    if methods is None:
+        return RouteNotFound(
+            f"No {request.method} {request.path} here. "
+            "Generations go to /v1/chat/completions or /v1/completions."
+        )
+    return MethodNotAllowed(f"{request.path} takes {', '.join(methods)}, not {request.method}.")

@@ -1,20 +1,16 @@
 """What the gateway itself answers: errors in OpenAI's shape, and the headers it adds."""
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from router.errors import (
-    InvalidRequest,
-    MethodNotAllowed,
-    PayloadTooLarge,
-    RouteNotFound,
-    RouterError,
-)
+from router.errors import InvalidRequest, PayloadTooLarge, RouterError
 
 REQUEST_ID: Final = web.RequestKey("request_id", str)
+EXTRA_HEADERS: Final = web.RequestKey("extra_headers", Mapping[str, str])
 REQUEST_ID_HEADER: Final = "x-request-id"
 REPLICA_HEADER: Final = "x-warmgate-replica"
 MATCHED_BLOCKS_HEADER: Final = "x-warmgate-matched-blocks"
@@ -40,27 +36,18 @@ def error_response(error: RouterError, request_id: str) -> web.Response:
         }
     }
     response = json_response(body, error.status)
-    response.headers[REQUEST_ID_HEADER] = request_id
+    if request_id:
+        response.headers[REQUEST_ID_HEADER] = request_id
     if error.retry_after_s is not None:
         response.headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
     return response
 
 
-def translate(exc: web.HTTPException, request: web.Request, max_body_bytes: int) -> RouterError:
+def translate(exc: web.HTTPException, max_body_bytes: int) -> RouterError:
     """aiohttp's own refusals, as ours."""
-    match exc.status:
-        case HTTPStatus.NOT_FOUND:
-            return RouteNotFound(
-                f"No {request.method} {request.path} here. "
-                "Generations go to /v1/chat/completions or /v1/completions."
-            )
-        case HTTPStatus.METHOD_NOT_ALLOWED:
-            allowed = exc.headers.get("Allow", "")
-            return MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}.")
-        case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return PayloadTooLarge(
-                f"The body is longer than {max_body_bytes} bytes. "
-                "Send less, or raise listen.max_body_bytes."
-            )
-        case _:
-            return InvalidRequest(exc.reason)
+    if exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return PayloadTooLarge(
+            f"The body is longer than {max_body_bytes} bytes. "
+            "Send less, or raise listen.max_body_bytes."
+        )
+    return InvalidRequest(exc.reason)

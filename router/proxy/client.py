@@ -45,17 +45,21 @@ class SentResponse(web.StreamResponse):
 
 
 class Client:
-    """Writes one reply to one client. After `open` no other replica may be tried."""
+    """Writes one reply to one client. After `open` no other replica may be tried.
+
+    `sends_chunks`: the framing that `open` chose. `is_gone()`: a write would raise.
+    """
 
     __slots__ = (
-        "_is_chunked",
         "_lead",
-        "_protocol",
         "_request",
         "_transport",
         "bytes_sent",
+        "is_gone",
         "is_open",
         "keeps_alive",
+        "protocol",
+        "sends_chunks",
     )
 
     def __init__(self, request: web.BaseRequest, high_water_bytes: int) -> None:
@@ -66,25 +70,18 @@ class Client:
         transport.set_write_buffer_limits(high=high_water_bytes)
         self._request = request
         self._transport = transport
-        self._protocol = request.protocol
+        self.protocol = request.protocol
+        self.is_gone = transport.is_closing
         self._lead = b""
-        self._is_chunked = False
+        self.sends_chunks = False
         self.keeps_alive = request.keep_alive
         self.is_open = False
         self.bytes_sent = 0
 
     @property
-    def is_gone(self) -> bool:
-        return self._transport.is_closing()
-
-    @property
     def is_full(self) -> bool:
         """More than the high-water mark is unsent. aiohttp's protocol keeps this flag."""
-        return self._protocol.writing_paused
-
-    @property
-    def sends_chunks(self) -> bool:
-        return self._is_chunked
+        return self.protocol.writing_paused
 
     async def drained(self) -> None:
         """Wait until the buffer is low, or the client is gone (which may raise ConnectionError)."""
@@ -101,7 +98,7 @@ class Client:
         if length is not None:
             framing.append(b"Content-Length: %d" % length)
         elif has_body:
-            self._is_chunked = is_new
+            self.sends_chunks = is_new
             if is_new:
                 framing.append(b"Transfer-Encoding: chunked")
             else:
@@ -116,7 +113,7 @@ class Client:
     def send(self, payload: bytes) -> None:
         """Body bytes, which get the framing that `open` chose."""
         if payload:
-            self.send_raw(chunk(payload) if self._is_chunked else payload)
+            self.send_raw(chunk(payload) if self.sends_chunks else payload)
 
     def send_raw(self, data: bytes) -> None:
         """Bytes that have their framing already."""
@@ -127,7 +124,7 @@ class Client:
 
     def end(self) -> None:
         """The body is complete."""
-        if self._is_chunked:
+        if self.sends_chunks:
             self.send_raw(LAST_CHUNK)
         elif self._lead:
             self.send_raw(b"")
@@ -137,7 +134,7 @@ class Client:
         self.keeps_alive = False
         if self._lead:
             self.send_raw(b"")
-        if not self._is_chunked:
+        if not self.sends_chunks:
             # where only the connection's end frames the body, an orderly end would look whole
             self._transport.abort()
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from router.errors import (
-    NoReplicaAvailable,
     ReplicaFailed,
     ReplicaTimeout,
     ReplicaUnreachable,
@@ -14,12 +13,15 @@ from router.errors import (
 from router.proxy.body import Body, FixedBody, body_of
 from router.proxy.client import Client
 from router.proxy.head import BadReply, Head, looks_like_http, parse_head
+from router.proxy.refusal import RefusalSplice
 from router.proxy.reply import Limits, Listener
-from router.proxy.splice import EventSplice, PlainSplice, RefusalSplice, Splice
+from router.proxy.splice import EventSplice, PlainSplice, Splice
 from router.proxy.sse import STREAM_TYPE
 from router.proxy.upstream import Upstream
 from router.replicas.replica import Replica
 
+REFUSED_SILENCE_S = 1.0
+"""A reply that still comes is let come, also from an engine that takes nothing new."""
 _REFUSALS = frozenset((429, 502, 503, 504))
 _JSON = b"application/json"
 
@@ -113,7 +115,8 @@ class Exchange:
             upstream.leave()
 
     def received(self, data: bytes) -> None:
-        if self._client.is_gone:
+        client = self._client
+        if client.is_gone():
             # a write would raise, and the engine works for nobody
             self._leave_client()
             return
@@ -123,9 +126,10 @@ class Exchange:
         except BadReply as exc:
             self._fail(ReplicaFailed(f"replica {self.replica.id}: {exc}"))
             return
-        if self._splice is not None and self._splice.is_whole:
+        splice = self._splice
+        if splice is not None and splice.is_whole:
             self._succeed()
-        elif self._client.is_full and not self._is_paused:
+        elif client.protocol.writing_paused and not self._is_paused:
             self._is_paused = True
             self._upstream.pause_reading()
             self._wake()
@@ -141,6 +145,13 @@ class Exchange:
             self._fail(ReplicaUnreachable(f"replica {self.replica.id} {words}"))
         else:
             self._fail(ReplicaFailed(f"replica {self.replica.id} broke off in its reply"))
+
+    def refused(self) -> None:
+        """A vLLM that was told to stop closes its port and leaves its requests without a byte."""
+        silence_s = self._clock() - self._heard_at
+        if not self.is_over and not self._is_paused and silence_s >= REFUSED_SILENCE_S:
+            words = "closed its port and says nothing more"
+            self._fail(ReplicaUnreachable(f"replica {self.replica.id} {words}"))
 
     def open(self, length: int | None) -> None:
         assert self.head is not None
@@ -265,23 +276,3 @@ class Exchange:
             self._watch_later(min(ends_at - now, limits.idle_timeout_s))
         else:
             self._fail(ReplicaTimeout(f"replica {self.replica.id} sent nothing in time"))
-
-
-def refusal_of(exchange: Exchange) -> RouterError | None:
-    """The error that a whole reply of 429, 502, 503 or 504 stands for; None for other replies.
-
-    `NoReplicaAvailable`: the replica is full (429, or 503 with Retry-After or from a full queue).
-    """
-    head, splice = exchange.head, exchange.splice
-    if head is None or not isinstance(splice, RefusalSplice):
-        return None
-    name = f"replica {exchange.replica.id}"
-    if head.status == 429 or (head.status == 503 and _says_full(head, bytes(splice.held))):
-        return NoReplicaAvailable(f"{name} is full")
-    return ReplicaFailed(f"{name} answered {head.status}")
-
-
-def _says_full(head: Head, body: bytes) -> bool:
-    words = body.lower()
-    is_queue = any(word in words for word in (b"busy", b"queue", b"overload", b"capacity"))
-    return is_queue or head.has(b"retry-after")

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from router.errors import NoReplicaAvailable, ReplicaTimeout, ReplicaUnreachable, RouterError
 from router.proxy.client import Client
-from router.proxy.exchange import Errand, Exchange, refusal_of
+from router.proxy.exchange import Errand, Exchange
 from router.proxy.headers import request_head
 from router.proxy.pool import Pool
+from router.proxy.refusal import RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
-from router.proxy.splice import RefusalSplice
 from router.proxy.upstream import Upstream
 from router.replicas.replica import Replica
 
@@ -78,7 +78,7 @@ class Forwarder:
                 if isinstance(error, ReplicaTimeout):
                     break
                 continue
-            refusal = None if exchange.is_client_gone else refusal_of(exchange)
+            refusal = _refusal(exchange)
             if refusal is None:
                 return await self._report(errand, exchange, tries)
             listener.failed(replica, refusal)
@@ -131,7 +131,7 @@ class Forwarder:
         assert exchange.head is not None
         assert exchange.splice is not None
         client = errand.client
-        if client.is_full and not client.is_gone:
+        if client.is_full and not client.is_gone():
             await self._last_drain(exchange, client)
         reply = Reply(
             replica=exchange.replica,
@@ -142,6 +142,7 @@ class Forwarder:
             first_byte_at=exchange.first_byte_at,
             ended_at=self._clock(),
             usage=exchange.splice.usage(),
+            blames_replica=_blames_replica(exchange),
         )
         return client.response(reply.status), reply
 
@@ -167,6 +168,12 @@ def _unless_failed(exchange: Exchange, client: Client) -> Exchange:
     return exchange
 
 
+def _refusal(exchange: Exchange) -> RouterError | None:
+    if exchange.is_client_gone:
+        return None
+    return refusal_of(exchange.replica.id, exchange.head, exchange.splice)
+
+
 def _relay_refusal(errand: Errand, exchange: Exchange) -> None:
     """No other replica would answer either: the client gets the refusal and its Retry-After."""
     assert isinstance(exchange.splice, RefusalSplice)
@@ -174,6 +181,19 @@ def _relay_refusal(errand: Errand, exchange: Exchange) -> None:
     exchange.open(len(body))
     errand.client.send(body)
     errand.client.end()
+
+
+def _blames_replica(exchange: Exchange) -> bool:
+    """Died after the first byte, an error event, or a 5xx that is not for a client's fault."""
+    assert exchange.head is not None
+    assert exchange.splice is not None
+    if exchange.is_client_gone or isinstance(exchange.splice, RefusalSplice):
+        return False
+    if exchange.failure is not None:
+        return True
+    if exchange.head.status >= 500:
+        return not exchange.splice.blames_client()
+    return exchange.head.status < 400 and exchange.splice.holds_error()
 
 
 def _outcome(exchange: Exchange) -> Outcome:

@@ -52,6 +52,10 @@ class Head:
         """Whether a header is there, by its lower-case name."""
         return any(key == name for key, _ in self.lines)
 
+    def value(self, name: bytes) -> bytes:
+        """The first header of that lower-case name; empty if there is none."""
+        return next((line[len(key) + 1 :].strip() for key, line in self.lines if key == name), b"")
+
 
 def looks_like_http(data: bytes) -> bool:
     """False as soon as the first bytes can't begin a reply."""

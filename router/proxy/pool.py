@@ -108,6 +108,12 @@ class Pool:
         if self._sweep_timer is None:
             self._sweep_later()
 
+    def refused(self, url: str) -> None:
+        """The engine's port is closed: replies that have fallen silent are given up."""
+        for upstream in tuple(self._open):
+            if upstream.url == url:
+                upstream.refused()
+
     async def aclose(self) -> None:
         """Close every connection, busy or not, and open no more."""
         self._is_closed = True

@@ -50,6 +50,8 @@ class Outcome(StrEnum):
 class Reply:
     """The report on one request. Times are of the forwarder's clock.
 
+    `blames_replica`: it died after the first byte or answered with an error that is no client's
+    fault. (What was told by `failed` already is not told again.)
     `tries` counts replicas, not connections. `bytes_sent` includes the head.
     """
 
@@ -61,6 +63,7 @@ class Reply:
     first_byte_at: float | None
     ended_at: float
     usage: Usage | None
+    blames_replica: bool = False
 
 
 class Listener(Protocol):

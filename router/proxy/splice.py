@@ -53,6 +53,9 @@ class Splice(Protocol):
     def holds_error(self) -> bool:
         """The reply has status 200 and carries an error."""
 
+    def blames_client(self) -> bool:
+        """It is an error that the client has caused."""
+
 
 class PlainSplice:
     """Any body but a stream of events.
@@ -79,6 +82,7 @@ class PlainSplice:
         self._held_bytes = held_bytes
         self._held: bytearray | None = bytearray()
         self._early: Usage | None = None
+        self._is_failure = head.status >= 500
         self._tail = Tail(tail_bytes)
 
     @property
@@ -113,11 +117,16 @@ class PlainSplice:
     def holds_error(self) -> bool:
         return False
 
+    def blames_client(self) -> bool:
+        return self._tail.blames_client()
+
     def _release(self, held: bytes) -> None:
         if self._body.is_whole and is_aborted(held):
             raise BadReply("aborted the request before the first token")
         self._held = None
         self._early = find_usage(held)
+        if self._is_failure:
+            self._tail.add(held)
         self._opener.open(len(held) if self._body.is_whole else self._length)
         self._opener.first_byte()
         self._client.send(held)
@@ -144,6 +153,8 @@ class EventSplice:
         self._searched = 0
         self._is_torn = False
         self._has_token = False
+        # between chunks and between events: the next chunks may pass as they are
+        self._is_aligned = False
         self._ending = b"\n\n"
 
     @property
@@ -152,8 +163,8 @@ class EventSplice:
         return self._has_token
 
     def feed(self, data: bytes) -> None:
-        if self._has_token and not self._pending and self._chunks is not None:
-            data = self._pass_chunks(data, self._chunks)
+        if self._is_aligned:
+            data = self._pass_chunks(data)
             if not data:
                 return
         self._pending += self._body.decode(data)
@@ -163,6 +174,14 @@ class EventSplice:
             self._pass_events()
         if self._body.is_whole:
             self._finish()
+        chunks = self._chunks
+        self._is_aligned = (
+            self._has_token
+            and not (self._pending or self._is_torn or self.is_whole)
+            and chunks is not None
+            and chunks.is_between_chunks
+            and self._client.sends_chunks
+        )
 
     def close(self) -> bool:
         if not self._body.ends_with_connection():
@@ -183,17 +202,19 @@ class EventSplice:
     def holds_error(self) -> bool:
         return self._tail.holds_error()
 
-    def _pass_chunks(self, data: bytes, chunks: ChunkedBody) -> bytes:
+    def blames_client(self) -> bool:
+        return self._tail.blames_client()
+
+    def _pass_chunks(self, data: bytes) -> bytes:
         """The path that nearly every event takes. Returns what it could not pass."""
-        if not self._client.sends_chunks or not chunks.is_between_chunks:
-            return data
         end = whole_chunks(data, self._ending)
-        if end == 0:
-            return data
-        passed = data if end == len(data) else data[:end]
-        self._tail.add(passed)
-        self._client.send_raw(passed)
-        self._is_torn = False
+        if end == len(data):
+            self._tail.add(data)
+            self._client.send_raw(data)
+            return b""
+        if end:
+            self._tail.add(data[:end])
+            self._client.send_raw(data[:end])
         return data[end:]
 
     def _look(self) -> None:
@@ -252,36 +273,3 @@ class EventSplice:
         self._send_pending(len(self._pending))
         self.is_whole = True
         self._client.end()
-
-
-class RefusalSplice:
-    """A reply that asks for another replica. Kept whole, in case there is none."""
-
-    def __init__(self, body: Body, held_bytes: int) -> None:
-        self.is_whole = False
-        self.held = bytearray()
-        self._body = body
-        self._held_bytes = held_bytes
-
-    @property
-    def has_begun(self) -> bool:
-        return bool(self.held)
-
-    def feed(self, data: bytes) -> None:
-        self.held += self._body.decode(data)
-        if len(self.held) > self._held_bytes:
-            raise BadReply("sent an error that is too long")
-        self.is_whole = self._body.is_whole
-
-    def close(self) -> bool:
-        self.is_whole = self._body.ends_with_connection()
-        return self.is_whole
-
-    def cut(self, path: str, error: RouterError) -> None:
-        """Nothing of it was sent."""
-
-    def usage(self) -> Usage | None:
-        return None
-
-    def holds_error(self) -> bool:
-        return True

@@ -1,6 +1,7 @@
 """Events of a stream: where they end, which one is the first token, and how a stream fails."""
 
 import json
+import re
 from enum import Enum
 from typing import Any
 
@@ -9,6 +10,11 @@ import msgspec
 from router.errors import RouterError
 
 STREAM_TYPE = b"text/event-stream"
+_TOO_LONG = re.compile(
+    rb"context.{0,3}length|max_model_len|maximum.{0,20}(?:length|tokens)|prompt.{0,40}too long"
+    rb"|longer than the model|exceeds? the (?:model|max)",
+    re.IGNORECASE,
+)
 _ERROR_EVENTS = (b'data: {"error"', b'data:{"error"', b"event: error", b"event:error")
 
 
@@ -78,6 +84,11 @@ def is_aborted(body: bytes) -> bool:
 def holds_error(tail: bytes) -> bool:
     """The engine itself ended the stream with an error event."""
     return any(tail.startswith(mark) or b"\n" + mark in tail for mark in _ERROR_EVENTS)
+
+
+def says_too_long(error: bytes) -> bool:
+    """An engine's error text blames the prompt's length."""
+    return _TOO_LONG.search(error) is not None
 
 
 def error_event(path: str, error: RouterError) -> bytes:

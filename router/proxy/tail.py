@@ -1,7 +1,7 @@
 """The end of a reply, where its usage and its error stand."""
 
 from router.openai.usage import Usage, find_usage
-from router.proxy.sse import holds_error
+from router.proxy.sse import holds_error, says_too_long
 
 
 class Tail:
@@ -21,6 +21,10 @@ class Tail:
 
     def usage(self) -> Usage | None:
         return find_usage(bytes(self._data))
+
+    def blames_client(self) -> bool:
+        """An error for a prompt that is too long: some engines answer 500 for it."""
+        return says_too_long(bytes(self._data))
 
     def holds_error(self) -> bool:
         """The engine itself ended the stream with an error event."""

@@ -17,6 +17,9 @@ class Reader(Protocol):
     def lost(self, error: Exception | None) -> None:
         """The engine closed the connection (None) or it broke."""
 
+    def refused(self) -> None:
+        """The engine takes no new connections: it has stopped, or is about to."""
+
 
 class Upstream(asyncio.Protocol):
     """Carries one exchange at a time. `is_clean`: the last one left nothing behind."""
@@ -49,6 +52,11 @@ class Upstream(asyncio.Protocol):
         else:
             self._transport.write(head)
             self._transport.write(body)
+
+    def refused(self) -> None:
+        """Tell whoever waits for a reply that the engine's port is closed."""
+        if self._reader is not None:
+            self._reader.refused()
 
     def leave(self) -> None:
         """No more to the reader."""

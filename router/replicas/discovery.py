@@ -14,11 +14,19 @@ class Discovery(Protocol):
 
 
 class StaticDiscovery:
-    """The replicas that the configuration names."""
+    """The replicas that the configuration names, until it is read again and names others."""
 
     def __init__(self, replicas: Collection[Replica]) -> None:
         self._replicas = frozenset(replicas)
+        self._changed = asyncio.Event()
+
+    def replace(self, replicas: Collection[Replica]) -> None:
+        """From now on these."""
+        self._replicas = frozenset(replicas)
+        self._changed.set()
 
     async def watch(self) -> AsyncIterator[frozenset[Replica]]:
-        yield self._replicas
-        await asyncio.Event().wait()
+        while True:
+            self._changed.clear()
+            yield self._replicas
+            await self._changed.wait()

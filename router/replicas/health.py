@@ -1,7 +1,9 @@
 """Active probes: is the engine up, and which models does it serve?"""
 
 import asyncio
+import errno
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -10,19 +12,9 @@ import aiohttp
 
 from router.replicas.pool import Member, Pool
 from router.replicas.replica import Replica
+from router.replicas.times import ProbeTimes
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeTimes:
-    """Seconds: between probes of a healthy replica, of an unhealthy one, and for one answer."""
-
-    interval_s: float = 5.0
-    retry_interval_s: float = 0.5
-    timeout_s: float = 2.0
-    failures: int = 2
-    """Probes in a row that fail before a replica is out (a refused connection: at once)."""
 
 
 @dataclass(slots=True)
@@ -33,6 +25,8 @@ class Prober:
     session: aiohttp.ClientSession
     times: ProbeTimes
     rng: Random = field(default_factory=Random)
+    on_refused: Callable[[str], None] = lambda url: None
+    """A URL's port refuses: what waits for a reply there waits in vain."""
     _wake: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def watch(self, member: Member) -> None:
@@ -68,6 +62,8 @@ class Prober:
                 models = await self._ask_models(member.replica)
         except aiohttp.ClientConnectorError as exc:
             self._out(member, f"cannot connect: {exc.strerror or exc}")
+            if exc.errno == errno.ECONNREFUSED:
+                self.on_refused(member.replica.url)
             return failures + 1
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
             if failures + 1 >= self.times.failures:

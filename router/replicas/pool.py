@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from router.replicas.breaker import DEFAULT_TIMES, Breaker, BreakerTimes
 from router.replicas.replica import Replica, ReplicaId
 
 
@@ -11,11 +12,14 @@ from router.replicas.replica import Replica, ReplicaId
 class Member:
     """A replica in the pool, with what probes and traffic have shown of it.
 
-    `models`: rows of its GET /v1/models by name. `since`: when health last changed.
+    `models`: rows of its GET /v1/models by name. `since`: when health last changed. `full_until`:
+    it asked to be spared until then.
     """
 
     replica: Replica
     since: float
+    breaker: Breaker
+    full_until: float = 0.0
     is_healthy: bool = False
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     last_error: str = "not probed yet"
@@ -55,6 +59,7 @@ class Pool:
 
     clock: Callable[[], float]
     on_health: list[Callable[[Member], None]] = field(default_factory=list)
+    breaker_times: BreakerTimes = DEFAULT_TIMES
     _members: dict[ReplicaId, Member] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Member]:
@@ -73,13 +78,20 @@ class Pool:
         for member in left:
             del self._members[member.id]
         new = (replica for replica in wanted.values() if replica.id not in self._members)
-        joined = tuple(Member(replica, self.clock()) for replica in new)
+        joined = tuple(self._member(replica) for replica in new)
         self._members.update((member.id, member) for member in joined)
         return Changes(joined, left)
 
     def available(self, model: str) -> list[Member]:
-        """Healthy replicas that serve the model, in the order in which they joined."""
-        return [m for m in self._members.values() if m.is_healthy and model in m.models]
+        """Healthy replicas that serve the model, in the order in which they joined.
+
+        Those that are full or whose breaker is open are left out, unless all are: a request that
+        fails is no worse than one that is refused.
+        """
+        healthy = [m for m in self._members.values() if m.is_healthy and model in m.models]
+        now = self.clock()
+        wanted = [m for m in healthy if m.full_until <= now and m.breaker.allows]
+        return wanted or healthy
 
     def knows(self, model: str) -> bool:
         """Whether any replica, healthy or not, is known to serve the model."""
@@ -96,10 +108,19 @@ class Pool:
         if (member := self.get(replica_id)) is not None:
             self._set_health(member, healthy=False, error=error)
 
+    def mark_full(self, replica_id: ReplicaId, for_s: float) -> None:
+        """It refused a request because it has too many: others come first for so long."""
+        if (member := self.get(replica_id)) is not None:
+            member.full_until = self.clock() + for_s
+
+    def _member(self, replica: Replica) -> Member:
+        return Member(replica, self.clock(), Breaker(self.clock, self.breaker_times))
+
     def _set_health(self, member: Member, *, healthy: bool, error: str) -> None:
         changed = member.is_healthy is not healthy
         member.is_healthy, member.last_error = healthy, error
         if changed:
             member.since = self.clock()
+            member.breaker.reset()
             for listener in self.on_health:
                 listener(member)

@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _families() -> Iterator[Metric]:
-    sample = ReplicaSample("r1", True, 0, 0, 0, "exact", 0, 0, 0)
+    sample = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     yield from Metrics(lambda: [sample], lambda: [tokenizer]).registry.collect()
 

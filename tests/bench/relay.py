@@ -65,6 +65,8 @@ class Sample:
     per_second: float
     cpu_us: float | None
     errors: int
+    p50_ms: float
+    p99_ms: float
 
 
 def free_port() -> int:
@@ -121,6 +123,7 @@ def cpu_s(pid: int | None) -> float:
 def run_wrk(target: Target, lua: str, seconds: int, connections: int) -> Sample:
     before = cpu_s(target.pid)
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", lua]
+    command.append("--latency")
     out = subprocess.run(
         [*command, f"{target.url}/v1/chat/completions"], capture_output=True, text=True, check=True
     ).stdout
@@ -130,7 +133,13 @@ def run_wrk(target: Target, lua: str, seconds: int, connections: int) -> Sample:
     sockets = re.search(r"connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
     errors = refused + sum(map(int, sockets.groups())) if sockets else refused
     per_second = float(found(r"Requests/sec: +([\d.]+)", out) or 0)
-    return Sample(per_second, 1e6 * spent / max(requests, 1) if target.pid else None, errors)
+    cpu_us = 1e6 * spent / max(requests, 1) if target.pid else None
+    return Sample(per_second, cpu_us, errors, percentile_ms(50, out), percentile_ms(99, out))
+
+
+def percentile_ms(percent: int, out: str) -> float:
+    match = re.search(rf"{percent}%\s+([\d.]+)(us|ms|s)\b", out)
+    return float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]] if match else 0.0
 
 
 def found(pattern: str, text: str) -> str | None:

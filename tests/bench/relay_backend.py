@@ -2,10 +2,20 @@
 
 import argparse
 import asyncio
+import itertools
+import json
 import re
+from pathlib import Path
 from typing import cast
 
 import uvloop
+import zmq.asyncio
+
+from router.blocks import BlockStored, EventBatch, Frame, encode_batch
+from router.blocks.wire import encode_frame
+
+BLOCK_SIZE = 16
+PUBLISH_EVERY_S = 2.0
 
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _EVENTS = re.compile(rb'"max_tokens": ?([0-9]+)')
@@ -99,13 +109,42 @@ class Backend(asyncio.Protocol):
         write(_END)
 
 
-async def serve(port: int) -> None:
+async def publish(address: str, prompts: list[list[int]]) -> None:
+    """Tell again and again that the prompts' blocks are held, as an engine's KV events would."""
+    context = zmq.asyncio.Context()
+    with context.socket(zmq.PUB) as socket:
+        socket.bind(address)
+        for sequence in itertools.count():
+            stored = [_stored(number, tokens) for number, tokens in enumerate(prompts)]
+            payload = encode_batch(EventBatch(ts=float(sequence), events=tuple(stored)))
+            await socket.send_multipart(encode_frame(Frame(sequence, payload)))
+            await asyncio.sleep(PUBLISH_EVERY_S)
+
+
+def _stored(number: int, tokens: list[int]) -> BlockStored:
+    count = len(tokens) // BLOCK_SIZE
+    return BlockStored(
+        block_hashes=tuple(number * 10_000 + block for block in range(count)),
+        parent_block_hash=None,
+        token_ids=tokens[: count * BLOCK_SIZE],
+        block_size=BLOCK_SIZE,
+    )
+
+
+async def serve(arguments: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Backend, "127.0.0.1", port, backlog=2048)
-    await server.serve_forever()
+    servers = [
+        await loop.create_server(Backend, "127.0.0.1", port, backlog=2048)
+        for port in arguments.port
+    ]
+    if arguments.events is not None:
+        await publish(arguments.events, json.loads(arguments.tokens.read_text()))
+    await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int)
-    uvloop.run(serve(parser.parse_args().port))
+    parser.add_argument("port", type=int, nargs="+")
+    parser.add_argument("--events", help="ZeroMQ endpoint to publish KV events at")
+    parser.add_argument("--tokens", type=Path, help="JSON: a list of prompts' token ids")
+    uvloop.run(serve(parser.parse_args()))

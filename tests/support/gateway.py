@@ -11,8 +11,9 @@ import aiohttp
 from aiohttp import web
 
 from router.config import parse_config
-from router.gateway.app import build_app
+from router.gateway.app import build_server
 from router.runtime import Runtime
+from router.serve import limits_of
 from tests.support.processes import MODEL_DIR, until
 
 
@@ -33,8 +34,9 @@ async def gateway(
     tree: dict[str, Any] = {"tokens": {"default": str(MODEL_DIR)}, **sections}
     config = parse_config({**tree, "replicas": list(replicas)})
     async with Runtime.open(config) as runtime:
-        app = build_app(runtime, config.listen.max_body_bytes)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        cors = config.listen.cors_origins
+        server = build_server(runtime, limits_of(config.listen), cors_origins=cors)
+        runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -8,7 +8,7 @@ from aiohttp import HttpVersion10
 
 from router.errors import NoReplicaAvailable, ReplicaFailed, ReplicaUnreachable
 from router.openai.usage import Usage
-from router.proxy.exchange import refusal_of
+from router.proxy.refusal import refusal_of
 from tests.support.proxy import (
     DONE,
     LAST,
@@ -194,14 +194,14 @@ async def test_interim_replies_are_skipped():
 async def test_refusals_are_kept_and_a_full_replica_is_told_from_a_broken_one(reply, is_full):
     result = await splice([reply])
     assert result.sent == b""
-    error = refusal_of(result.exchange)
+    error = refusal_of("r1", result.exchange.head, result.exchange.splice)
     assert isinstance(error, NoReplicaAvailable if is_full else ReplicaFailed)
 
 
 @pytest.mark.parametrize("status", [b"400 Bad", b"404 No", b"422 No", b"500 No"])
 async def test_other_errors_are_relayed(status):
     result = await splice([json_reply(b'{"error":{}}', status)])
-    assert refusal_of(result.exchange) is None
+    assert refusal_of("r1", result.exchange.head, result.exchange.splice) is None
     assert split_reply(result.sent)[0] == int(status[:3])
 
 

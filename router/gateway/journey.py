@@ -1,0 +1,141 @@
+"""One generation on its way: from replica to replica, and what each end says about them."""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from router.errors import NoReplicaAvailable, ReplicaUnreachable, RouterError
+from router.gateway import replies
+from router.openai.usage import Usage
+from router.planner import Plan
+from router.proxy.reply import Reply
+from router.record import Outcome, RequestRecord
+from router.replicas import Member, Replica
+from router.runtime import Runtime
+
+FULL_FOR_S = 1.0
+"""How long a replica that says "full" without saying until when comes after the others."""
+
+
+class Journey:
+    """Keeps a generation's record, its claim and its replicas' breakers true.
+
+    A `with` block: however it ends, no breaker waits for it any more.
+    """
+
+    __slots__ = ("_extra", "_is_trial", "_member", "_plan", "_record", "_runtime")
+
+    def __init__(
+        self, runtime: Runtime, record: RequestRecord, plan: Plan, extra: Mapping[str, str]
+    ) -> None:
+        self._runtime = runtime
+        self._record = record
+        self._plan = plan
+        self._extra = extra
+        self._member: Member | None = None
+        self._is_trial = False
+        record.plan_ms = (runtime.clock() - record.started) * 1e3
+        record.policy = runtime.policy_name
+        record.reason = plan.decision.reason
+        record.tokenize_failure = plan.tokenize_failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._drop()
+
+    def trying(self, replica: Replica) -> None:
+        """This replica gets the request now, and the load that goes with it."""
+        self._plan.move(replica.id)
+        self._member = member = self._runtime.pool.get(replica.id)
+        self._is_trial = member is not None and member.breaker.begin()
+        record, candidate = self._record, self._plan.candidates[replica.id]
+        prefix = self._plan.prefixes[replica.id]
+        record.replica = replica.id
+        record.tries += 1
+        record.prompt_blocks = prefix.blocks
+        record.matched_blocks = (
+            candidate.matched_tokens // prefix.block_size if prefix.blocks else 0
+        )
+        record.predicted_hit_tokens = self._plan.predicted_hit_tokens(replica.id)
+        record.predicted_ttft_ms = self._plan.decision.costs_ms.get(replica.id)
+
+    def failed(self, replica: Replica, error: RouterError) -> None:
+        """It did not answer. If it can't be reached, nobody else should have to find out."""
+        self._runtime.metrics.count_failure(replica.id, error.code)
+        if isinstance(error, NoReplicaAvailable):
+            self._runtime.pool.mark_full(replica.id, error.retry_after_s or FULL_FOR_S)
+            self._drop()
+            return
+        self._fail()
+        if isinstance(error, ReplicaUnreachable):
+            self._runtime.suspect(replica.id, error.message)
+
+    def first_byte(self, replica: Replica, status: int) -> None:
+        """Its first byte is on the way to the client."""
+        if status < 400 and self._plan.first_token() is not None:
+            self._record.ttft_ms = (self._runtime.clock() - self._record.started) * 1e3
+
+    def headers(self, replica: Replica) -> Sequence[tuple[str, str]]:
+        """What the reply's head says beside what the replica said."""
+        record = self._record
+        ours = [(replies.REQUEST_ID_HEADER, record.request_id), *self._extra.items()]
+        if self._runtime.decision_headers:
+            ours += [
+                (replies.REPLICA_HEADER, replica.id),
+                (replies.MATCHED_BLOCKS_HEADER, str(record.matched_blocks)),
+                (replies.PROMPT_BLOCKS_HEADER, str(record.prompt_blocks)),
+                (replies.REASON_HEADER, record.reason),
+            ]
+            if record.predicted_hit_tokens is not None:
+                hit = str(record.predicted_hit_tokens)
+                ours.append((replies.PREDICTED_HIT_HEADER, hit))
+        return ours
+
+    def end(self, reply: Reply) -> None:
+        """The reply is over."""
+        record = self._record
+        record.status, record.outcome = reply.status, Outcome(reply.outcome)
+        record.bytes_sent = reply.bytes_sent
+        self._judge(reply)
+        if (usage := reply.usage) is not None:
+            record.prompt_tokens = usage.prompt_tokens
+            record.completion_tokens = usage.completion_tokens
+            self._learn_hit(reply.replica.id, usage)
+            self._runtime.tokens.observe_count(
+                self._plan.generation, self._plan.prompt_tokens, usage.prompt_tokens
+            )
+
+    def _judge(self, reply: Reply) -> None:
+        """What the end says of the replica. A refusal that was relayed has been judged already."""
+        if reply.blames_replica:
+            self._runtime.metrics.count_failure(reply.replica.id, reply.outcome)
+            self._fail()
+        elif self._record.outcome is not Outcome.CLIENT_GONE:
+            if self._member is not None:
+                self._member.breaker.passed(is_trial=self._is_trial)
+            self._member = None
+        else:
+            self._drop()
+
+    def _fail(self) -> None:
+        if self._member is not None:
+            self._member.breaker.failed(is_trial=self._is_trial)
+        self._member = None
+
+    def _drop(self) -> None:
+        if self._member is not None:
+            self._member.breaker.dropped(is_trial=self._is_trial)
+        self._member = None
+
+    def _learn_hit(self, replica_id: str, usage: Usage) -> None:
+        predicted, hit = self._record.predicted_hit_tokens, usage.cached_tokens
+        self._record.hit_tokens = hit
+        if predicted is not None and hit is not None:
+            self._runtime.observe_hit(replica_id, predicted, hit)

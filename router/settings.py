@@ -1,0 +1,192 @@
+"""Every setting: its unit, default, range and a sentence."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from router.routing import POLICIES
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A section. Its fields' `Meta` descriptions are the documentation."""
+
+
+def _doc(text: str, **limits: Any) -> Meta:
+    return Meta(description=text, **limits)
+
+
+Seconds = float
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class ReplicaSettings(Settings, frozen=True):
+    """One replica: an engine with one KV cache."""
+
+    id: Annotated[str, _doc("Its name in metrics, logs and headers.", min_length=1)]
+    url: Annotated[str, _doc("Base URL of its HTTP API.", pattern=r"^https?://[^/\s]+")]
+    events: Annotated[str | None, _doc("ZeroMQ endpoint of its KV events; empty: none.")] = None
+    replay: Annotated[str | None, _doc("ZeroMQ endpoint that replays past events.")] = None
+    topic: Annotated[str, _doc("Prefix of the topics to subscribe to.")] = ""
+    rank: Annotated[int | None, _doc("Data-parallel rank behind a URL that several share.")] = None
+
+
+class ListenSettings(Settings, frozen=True):
+    """Where clients connect, and how the router stops."""
+
+    host: Annotated[str, _doc("Address to bind.")] = "127.0.0.1"
+    port: Annotated[Port, _doc("Port to bind; 0 takes a free one and prints it.")] = 8080
+    max_body_bytes: Annotated[int, _doc("Longest request body, in bytes.", ge=1024)] = 64 * 2**20
+    settle_s: Annotated[
+        Seconds, _doc("After SIGTERM: /readyz is 503 for so long before connecting ends.", ge=0)
+    ] = 0.0
+    drain_s: Annotated[Seconds, _doc("Longest wait for streams in flight to end.", ge=0)] = 30.0
+    unix_path: Annotated[str | None, _doc("Unix socket to listen on as well.")] = None
+    admin_port: Annotated[
+        Port | None,
+        _doc("Port of a thread of its own for probes, metrics and debug; none: the clients' port."),
+    ] = None
+    tls_cert: Annotated[
+        str | None, _doc("PEM file with the certificate chain; SIGHUP rereads.")
+    ] = None
+    tls_key: Annotated[str | None, _doc("PEM file with its key; none: in tls_cert.")] = None
+    head_timeout_s: Annotated[Seconds, _doc("Longest time for a request's head.", gt=0)] = 30.0
+    body_timeout_s: Annotated[Seconds, _doc("Longest time for a request's body.", gt=0)] = 120.0
+    max_head_bytes: Annotated[int, _doc("Longest line of a request's head.", ge=1024)] = 16 * 2**10
+    max_connections_per_client: Annotated[
+        int, _doc("Most connections from one address; 0: no bound.", ge=0)
+    ] = 0
+    cors_origins: Annotated[
+        tuple[str, ...], _doc("Origins whose pages may read replies; * for all.")
+    ] = ()
+    decision_headers: Annotated[
+        bool, _doc("Whether replies name the replica, the match and the reason in headers.")
+    ] = True
+
+
+class RoutingSettings(Settings, frozen=True):
+    """How a replica is chosen."""
+
+    policy: Annotated[str, _doc("One of " + ", ".join(POLICIES) + ".")] = "cache-aware"
+    session_headers: Annotated[
+        tuple[str, ...], _doc("Request headers that name a session, first found wins.")
+    ] = ("x-session-id",)
+
+
+class EngineSettings(Settings, frozen=True):
+    """What a model's engine was told about its prompts."""
+
+    chat_template: Annotated[
+        str | None, _doc("--chat-template: a file, or the template itself.")
+    ] = None
+    content_format: Annotated[
+        Literal["auto", "string", "openai"], _doc("--chat-template-content-format.")
+    ] = "auto"
+    chat_template_kwargs: Annotated[dict[str, Any], _doc("--default-chat-template-kwargs.")] = {}
+
+
+class TokensSettings(Settings, frozen=True):
+    """How prompts become the token ids that the engine will see."""
+
+    default: Annotated[
+        str | None, _doc("Directory with tokenizer.json for all models not named in `models`.")
+    ] = None
+    models: Annotated[dict[str, str], _doc("Directory by model name.")] = {}
+    remote: Annotated[bool, _doc("Ask a replica's /tokenize for models without a directory.")] = (
+        True
+    )
+    deadline_ms: Annotated[
+        float, _doc("After this long a request is routed without its prefix.", gt=0)
+    ] = 1000.0
+    engines: Annotated[
+        dict[str, EngineSettings],
+        _doc(
+            "By model, flags that its engine was given: `chat_template` (a file, or the template), "
+            "`content_format` (auto, string, openai), `chat_template_kwargs`."
+        ),
+    ] = {}
+    judge_share: Annotated[
+        float, _doc("Share of prompts that are compared with a replica's /tokenize.", ge=0, le=1)
+    ] = 0.01
+    forward_ids: Annotated[
+        bool, _doc("Send completions on as token ids, so that engines need not tokenize again.")
+    ] = False
+    memo_bytes: Annotated[int, _doc("Bound of remembered text and tokens, in bytes.", ge=0)] = (
+        256 * 2**20
+    )
+
+
+class EventsSettings(Settings, frozen=True):
+    """How the index learns what replicas hold."""
+
+    bind: Annotated[
+        str | None, _doc("ZeroMQ endpoint to bind, for engines that connect to the router.")
+    ] = None
+    replay_timeout_s: Annotated[Seconds, _doc("Longest wait for one replay.", gt=0)] = 10.0
+
+
+class IndexSettings(Settings, frozen=True):
+    """What the index may take."""
+
+    max_bytes: Annotated[
+        int,
+        _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
+    ] = 512 * 2**20
+
+
+class ForwardSettings(Settings, frozen=True):
+    """Limits towards replicas."""
+
+    connect_timeout_s: Annotated[Seconds, _doc("Longest time to connect.", gt=0)] = 2.0
+    first_byte_timeout_s: Annotated[
+        Seconds, _doc("Longest time to the first byte of a reply's body.", gt=0)
+    ] = 600.0
+    idle_timeout_s: Annotated[
+        Seconds, _doc("Longest silence between two bytes of a reply.", gt=0)
+    ] = 60.0
+    max_tries: Annotated[int, _doc("Most replicas tried for one request.", ge=1)] = 3
+    tls_ca: Annotated[
+        str | None, _doc("PEM file of the CA of https replicas; none: the system's.")
+    ] = None
+    tls_cert: Annotated[str | None, _doc("PEM file with our certificate and key for them.")] = None
+    buffer_bytes: Annotated[
+        int, _doc("Bytes held for a slow client before its replica is paused.", ge=4096)
+    ] = 64 * 2**10
+
+
+class HealthSettings(Settings, frozen=True):
+    """Active probes of replicas."""
+
+    interval_s: Annotated[Seconds, _doc("Between probes of a healthy replica.", gt=0)] = 5.0
+    retry_interval_s: Annotated[Seconds, _doc("Between probes of one that is down.", gt=0)] = 0.5
+    timeout_s: Annotated[Seconds, _doc("Longest time for one probe.", gt=0)] = 2.0
+    failures: Annotated[
+        int, _doc("Probes in a row that fail before it is out; a refused one: at once.", ge=1)
+    ] = 2
+    breaker_failures: Annotated[
+        int, _doc("Requests in a row that fail before the replica gets none.", ge=1)
+    ] = 5
+    breaker_open_s: Annotated[
+        Seconds, _doc("So long; then one request tries. Doubled each time that fails.", gt=0)
+    ] = 5.0
+
+
+class LogSettings(Settings, frozen=True):
+    """What is logged, to stderr."""
+
+    level: Annotated[str, _doc("debug, info, warning or error.")] = "info"
+    access: Annotated[bool, _doc("One line of JSON per request.")] = False
+
+
+class RouterConfig(Settings, frozen=True):
+    """All of it."""
+
+    listen: ListenSettings = ListenSettings()
+    replicas: tuple[ReplicaSettings, ...] = ()
+    routing: RoutingSettings = RoutingSettings()
+    tokens: TokensSettings = TokensSettings()
+    events: EventsSettings = EventsSettings()
+    index: IndexSettings = IndexSettings()
+    forward: ForwardSettings = ForwardSettings()
+    health: HealthSettings = HealthSettings()
+    log: LogSettings = LogSettings()
