@@ -155,8 +155,9 @@ class Answer:
         lines = self.body.split(b"\n\n") if self.body.startswith((b"data:", b":")) else [self.body]
         for line in lines:
             with contextlib.suppress(ValueError):
-                if found := json.loads(line.removeprefix(b"data:")).get("error"):
-                    return dict(found)
+                value = json.loads(line.removeprefix(b"data:"))
+                if isinstance(value, dict) and "error" in value:
+                    return dict(value["error"])
         return None
 
 
