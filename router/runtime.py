@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
 
 import aiohttp
 import zmq.asyncio
 
 from router import log
+from router.blocks import BlockHash
 from router.config import ConfigError, probe_times, to_replica
 from router.events.keeper import Keeper
-from router.events.sources import BoundSources, DialSources, Sources
+from router.events.seeds import gather_seeds
+from router.events.sources import DialSources, choose_sources
 from router.events.trust import Trust
-from router.events.zmq_bind import ZmqBind
+from router.events.upkeep import Upkeep
 from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
@@ -49,15 +50,13 @@ from router.tokens import (
 )
 from router.tokens import Limits as TokenLimits
 
-CATCH_UP_S: Final = 10.0
-"""After this long a router is ready though an index still catches up: late is better than never."""
-
 
 @dataclass(slots=True)
 class Readiness:
-    """Whether new connections are wanted."""
+    """Whether new connections are wanted. After `deadline` they are though an index still learns:
+    late is better than never."""
 
-    started: float
+    deadline: float
     is_draining: bool = False
 
     def withdraw(self) -> None:
@@ -77,6 +76,7 @@ class Runtime:
     planner: Planner
     forwarder: Forwarder
     keeper: Keeper
+    upkeep: Upkeep
     prober: Prober
     metrics: Metrics
     accounts: Accounts
@@ -118,6 +118,14 @@ class Runtime:
         self.pool.mark_down(replica_id, error)
         self.prober.hurry(replica_id)
 
+    def observe_served(
+        self, replica_id: str, prefix: Sequence[BlockHash], hit_tokens: int | None
+    ) -> None:
+        """A prompt was computed there: news for an index that hears no events of it."""
+        size = min(self.index.block_sizes(replica_id), default=0)
+        hit_blocks = hit_tokens // size if size and hit_tokens is not None else None
+        self.keeper.served(replica_id, prefix, hit_blocks)
+
     def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
         """Compare a prediction with what the engine reported; too many misses clear the index."""
         size = min(self.index.block_sizes(replica_id), default=0)
@@ -136,7 +144,7 @@ class Runtime:
         healthy = [member for member in self.pool if member.is_healthy]
         if not healthy:
             return "no replica is up"
-        if self.clock() - self.readiness.started > CATCH_UP_S:
+        if self.clock() > self.readiness.deadline:
             return None
         waiting = [m.id for m in self.pool if self._is_learning(m)]
         return f"learning what {', '.join(waiting)} hold" if waiting else None
@@ -157,32 +165,6 @@ class Runtime:
                 gaps=watched.counters.gaps,
                 resyncs=watched.counters.replays,
             )
-
-    def describe_replicas(self) -> list[dict[str, Any]]:
-        """Each replica as `/debug/replicas` shows it."""
-        return [self._describe(member) for member in self.pool]
-
-    def _describe(self, member: Member) -> dict[str, Any]:
-        watched, load = self.keeper.of(member.id), self.reservations.load(member.id)
-        return {
-            "id": member.id,
-            "url": member.replica.url,
-            "events_url": member.replica.events_url,
-            "is_healthy": member.is_healthy,
-            "breaker": member.breaker.position,
-            "is_full": member.full_until > self.clock(),
-            "last_error": member.last_error,
-            "models": sorted(member.models),
-            "trust": watched.trust.trust,
-            "trust_reason": watched.trust.reason,
-            "epoch": watched.trust.epoch,
-            "event_counters": watched.counters,
-            "index_blocks": self.index.replicas().get(member.id, 0),
-            "block_sizes": sorted(self.index.block_sizes(member.id)),
-            "load": load,
-            "in_flight": load.in_flight,
-            "ttft_model": self.speeds.of(member.id, member.base_model),
-        }
 
     def _is_learning(self, member: Member) -> bool:
         trust = self.keeper.of(member.id).trust
@@ -211,16 +193,19 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     stack.push_async_callback(forwarder.aclose)
     context = zmq.asyncio.Context()
     stack.callback(context.destroy, linger=0)
-    dial = DialSources(context, session, DialTimes(replay_s=config.events.replay_timeout_s))
-    health = config.health
-    pool = Pool(clock, breaker_times=BreakerTimes(health.breaker_failures, health.breaker_open_s))
+    dial = DialSources(context, session, _dial_times(config))
+    pool = Pool(clock, breaker_times=_breaker_times(config))
     reservations, speeds = Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
     runtime: Runtime
     tokens = _tokens(config.tokens, session, pool, rng)
     metrics = Metrics(lambda: runtime.samples(), tokens.samples)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
-    keeper = Keeper(index, _sources(config, dial, supervisor))
+    keeper = await _keeper(config, index, dial, supervisor)
+    memory = config.index
+    upkeep = Upkeep(index, keeper, memory.snapshot_file, memory.snapshot_interval_s)
+    stack.push_async_callback(upkeep.save_once)
+    upkeep.start(supervisor.run)
     pool.on_health.append(keeper.health_changed)
     supervisor.run("judge", tokens.judge)
     planner = Planner(
@@ -244,10 +229,11 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         planner=planner,
         forwarder=forwarder,
         keeper=keeper,
+        upkeep=upkeep,
         prober=Prober(pool, session, probe_times(config.health), rng, forwarder.pool.refused),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
-        readiness=Readiness(clock()),
+        readiness=Readiness(clock() + config.index.restore_timeout_s),
         supervisor=supervisor,
         discovery=StaticDiscovery([to_replica(settings) for settings in config.replicas]),
         policy_name=config.routing.policy,
@@ -255,14 +241,6 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         decision_headers=config.listen.decision_headers,
     )
     return runtime
-
-
-def _sources(config: RouterConfig, dial: DialSources, supervisor: Supervisor) -> Sources:
-    if config.events.bind is None:
-        return dial
-    bind = ZmqBind(dial.context, config.events.bind)
-    supervisor.run("bind", bind.run)
-    return BoundSources(bind, dial)
 
 
 def _tokens(
@@ -284,6 +262,24 @@ def _tokens(
         return assemble(sources, engine, limits=limits, judge=judge, rng=rng)
     except (UnusableModelDir, BadTemplate, OSError) as exc:
         raise ConfigError(f"tokens: {exc}") from exc
+
+
+async def _keeper(
+    config: RouterConfig, index: MemoryIndex, dial: DialSources, supervisor: Supervisor
+) -> Keeper:
+    memory, bind = config.index, config.events.bind
+    sources = choose_sources(bind, dial, lambda work: supervisor.run("bind", work))
+    wait_s = memory.restore_timeout_s / 2
+    seeds = await gather_seeds(dial.session, memory.siblings, memory.snapshot_file, wait_s)
+    return Keeper(index, sources, dial.shape_of, seeds)
+
+
+def _breaker_times(config: RouterConfig) -> BreakerTimes:
+    return BreakerTimes(config.health.breaker_failures, config.health.breaker_open_s)
+
+
+def _dial_times(config: RouterConfig) -> DialTimes:
+    return DialTimes(replay_s=config.events.replay_timeout_s, quiet_s=config.events.quiet_s)
 
 
 def _limits(config: RouterConfig) -> Limits:

@@ -123,6 +123,9 @@ class EventsSettings(Settings, frozen=True):
         str | None, _doc("ZeroMQ endpoint to bind, for engines that connect to the router.")
     ] = None
     replay_timeout_s: Annotated[Seconds, _doc("Longest wait for one replay.", gt=0)] = 10.0
+    quiet_s: Annotated[
+        Seconds, _doc("After so long without a frame, ask whether any was lost.", gt=0)
+    ] = 2.0
 
 
 class IndexSettings(Settings, frozen=True):
@@ -132,6 +135,16 @@ class IndexSettings(Settings, frozen=True):
         int,
         _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
     ] = 512 * 2**20
+    siblings: Annotated[
+        tuple[str, ...], _doc("Base URLs of other routers, to copy the index from at the start.")
+    ] = ()
+    snapshot_file: Annotated[
+        str | None, _doc("File with a copy of the index, read at the start if no sibling answers.")
+    ] = None
+    snapshot_interval_s: Annotated[Seconds, _doc("Between writings of that file.", gt=0)] = 30.0
+    restore_timeout_s: Annotated[
+        Seconds, _doc("Longest wait at the start for siblings and replays.", gt=0)
+    ] = 10.0
 
 
 class ForwardSettings(Settings, frozen=True):

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Protocol
 
+from router.blocks import BlockHash
+from router.events.history import CacheShape, IndexOfGuesses, RoutedHistory
 from router.events.ingest import IngestCounters, Standing, follow
 from router.events.snapshot import IndexWithDumps, ReplicaSnapshot
 from router.events.sources import Sources
-from router.events.trust import ReplicaTrust, Trust
+from router.events.trust import ReplicaTrust, Trust, TrustChange
 from router.replicas import Member, Replica
 
-_TURNS_FOR_A_FRAME = 1000
+NO_EVENTS: Final = (
+    "it publishes no KV events; start vLLM with --kv-events-config "
+    """'{"enable_kv_cache_events": true, "publisher": "zmq"}'"""
+)
+_TURNS_FOR_A_FRAME: Final = 1000
+_WITHOUT_EVENTS: Final = frozenset((Trust.BLIND, Trust.APPROXIMATE))
+log = logging.getLogger(__name__)
+
+
+class KeptIndex(IndexWithDumps, IndexOfGuesses, Protocol):
+    """An index that can be copied, and told of guesses."""
+
+
+async def _usual_shape(replica: Replica) -> CacheShape:
+    return CacheShape()
 
 
 @dataclass(slots=True)
@@ -24,14 +42,19 @@ class Watched:
     health_changed: asyncio.Event = field(default_factory=asyncio.Event)
     standing: Standing | None = None
     """Where its stream stands, while it is followed."""
+    may_guess: bool = False
+    history: RoutedHistory | None = None
+    """What was sent there, while there are no events."""
 
 
 @dataclass(slots=True)
 class Keeper:
     """One per router: keeps every replica's stream followed, each by a task of its own."""
 
-    index: IndexWithDumps
+    index: KeptIndex
     sources: Sources
+    shape_of: Callable[[Replica], Awaitable[CacheShape]] = _usual_shape
+    """How big a replica's cache is, for one that has no events."""
     seeds: dict[str, ReplicaSnapshot] = field(default_factory=dict)
     """What was known before this router started; each is used once."""
     restored: dict[str, int] = field(default_factory=dict)
@@ -41,7 +64,8 @@ class Keeper:
     def of(self, replica_id: str) -> Watched:
         """A replica's state; a new replica is BLIND."""
         if replica_id not in self._watched:
-            self._watched[replica_id] = Watched(ReplicaTrust(replica_id))
+            trust = ReplicaTrust(replica_id, on_change=self._trust_changed)
+            self._watched[replica_id] = Watched(trust)
         return self._watched[replica_id]
 
     def health_changed(self, member: Member) -> None:
@@ -54,12 +78,37 @@ class Keeper:
         try:
             while True:
                 if member.is_healthy:
+                    watched.may_guess = True
                     await _until(watched.health_changed, self._follow(member.replica, watched))
+                    watched.may_guess = False
                 watched.trust.set(Trust.BLIND, "the replica is down")
                 await watched.health_changed.wait()
                 watched.health_changed.clear()
         finally:
             self._watched.pop(member.id, None)
+
+    def served(self, replica_id: str, prefix: Sequence[BlockHash], hit_blocks: int | None) -> None:
+        """A prompt was computed by a replica. Remembered only where events don't say it better."""
+        watched = self.of(replica_id)
+        if watched.trust.trust not in _WITHOUT_EVENTS or not watched.may_guess:
+            return
+        if watched.history is None:
+            sizes = self.index.block_sizes(replica_id)
+            if not sizes:
+                return
+            shape = CacheShape(block_size=min(sizes))
+            watched.history = RoutedHistory(self.index, replica_id, shape)
+            reason = f"{watched.trust.reason}; known is what was sent there"
+            watched.trust.set(Trust.APPROXIMATE, reason)
+        watched.history.served(prefix, hit_blocks)
+
+    def _trust_changed(self, change: TrustChange) -> None:
+        why = f", {change.reason}" if change.reason else ""
+        log.info("replica %s: %s%s", change.replica_id, change.trust, why)
+        watched = self._watched.get(change.replica_id)
+        if watched is not None and watched.history and change.trust not in _WITHOUT_EVENTS:
+            watched.history.clear()
+            watched.history = None
 
     async def snapshot(self) -> list[ReplicaSnapshot]:
         """Each followed replica's blocks, at the end of a frame."""
@@ -110,8 +159,13 @@ class Keeper:
             finally:
                 watched.standing = None
         else:
-            watched.trust.set(Trust.BLIND, "it publishes no KV events")
-            await asyncio.Event().wait()
+            watched.history = RoutedHistory(self.index, replica.id, await self.shape_of(replica))
+            watched.trust.set(Trust.APPROXIMATE, NO_EVENTS)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                watched.history = None
+                self.index.forget(replica.id)
 
 
 async def _until(event: asyncio.Event, work: Awaitable[None]) -> None:

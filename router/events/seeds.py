@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 async def gather_seeds(
     session: aiohttp.ClientSession,
     siblings: Sequence[str],
-    file: Path | None,
+    file: str | None,
     timeout_s: float,
 ) -> dict[str, ReplicaSnapshot]:
     """The first sibling's snapshot that can be had, else the file's, else nothing (and a line)."""
@@ -30,7 +30,7 @@ async def gather_seeds(
             log.warning("no snapshot from sibling %s: %s", url, str(exc) or type(exc).__name__)
     if file is not None:
         try:
-            return decode_snapshot(await asyncio.to_thread(file.read_bytes))
+            return decode_snapshot(await asyncio.to_thread(Path(file).read_bytes))
         except (OSError, UnreadableSnapshot) as exc:
             log.warning("no snapshot in %s: %s", file, exc)
     return {}

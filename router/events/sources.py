@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import zmq.asyncio
 
+from router.events.history import CacheShape, read_shape
 from router.events.protocol import EventSource
 from router.events.zmq_bind import ZmqBind
 from router.events.zmq_source import DialTimes, ZmqDial
@@ -43,6 +45,15 @@ class DialSources:
             return None
         return ZmqDial(self.context, events, replay, topic, times=self.times)
 
+    async def shape_of(self, replica: Replica) -> CacheShape:
+        """The size of a replica's cache, as its metrics tell it, else a usual one."""
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        try:
+            async with self.session.get(replica.url + "/metrics", timeout=timeout) as response:
+                return read_shape(await response.text())
+        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
+            return CacheShape()
+
     async def _ask(self, replica: Replica) -> tuple[str, str | None, str]:
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
         url = replica.url + "/kv_event_sources"
@@ -73,6 +84,17 @@ class BoundSources:
         if replica.events_url is not None:
             return await self.dial.open(replica)
         return self.bind.source(replica.topic or replica.id)
+
+
+def choose_sources(
+    bind_url: str | None, dial: DialSources, run: Callable[[Callable[[], Awaitable[None]]], None]
+) -> Sources:
+    """Those that we dial, and if there is an address to bind those that dial us; `run` reads."""
+    if bind_url is None:
+        return dial
+    bind = ZmqBind(dial.context, bind_url)
+    run(bind.run)
+    return BoundSources(bind, dial)
 
 
 def _dialable(endpoint: str, host: str) -> str:

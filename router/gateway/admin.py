@@ -1,10 +1,13 @@
 """What operators ask: is it alive, is it ready, what does it know?"""
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 from aiohttp import web
 
+from router.events.snapshot import encode_snapshot
+from router.gateway.describe import describe_replicas
 from router.gateway.replies import json_response
 from router.runtime import Runtime
 
@@ -61,6 +64,21 @@ class Models:
         return json_response({"object": "list", "data": [rows[name] for name in sorted(rows)]})
 
 
+class Snapshot:
+    """The index, for a router that starts: msgpack, see `router.events.snapshot`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        # The data path's loop must take it, and this handler may run in another thread.
+        loop = self._runtime.crashed.get_loop()
+        taking = asyncio.run_coroutine_threadsafe(self._runtime.keeper.snapshot(), loop)
+        replicas = await asyncio.wrap_future(taking)
+        body = encode_snapshot(replicas)
+        return web.Response(body=body, content_type="application/msgpack")
+
+
 class DebugReplicas:
     """Each replica as the router sees it now."""
 
@@ -68,7 +86,7 @@ class DebugReplicas:
         self._runtime = runtime
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
-        return json_response({"replicas": read(self._runtime.describe_replicas)})
+        return json_response({"replicas": read(lambda: describe_replicas(self._runtime))})
 
 
 def read(look: Callable[[], T]) -> T:

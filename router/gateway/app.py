@@ -69,6 +69,7 @@ def admin_routes(runtime: Runtime) -> Routes:
     return {
         "/metrics": {"GET": admin.Metrics(runtime)},
         "/debug/replicas": {"GET": admin.DebugReplicas(runtime)},
+        "/internal/snapshot": {"GET": admin.Snapshot(runtime)},
     }
 
 

@@ -103,6 +103,10 @@ class Journey:
         record = self._record
         record.status, record.outcome = reply.status, Outcome(reply.outcome)
         record.bytes_sent = reply.bytes_sent
+        if reply.status == 200:
+            hit = reply.usage.cached_tokens if reply.usage is not None else None
+            prefix = self._plan.prefixes[reply.replica.id].hashes
+            self._runtime.observe_served(reply.replica.id, prefix, hit)
         self._judge(reply)
         if (usage := reply.usage) is not None:
             record.prompt_tokens = usage.prompt_tokens

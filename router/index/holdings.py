@@ -15,8 +15,11 @@ from router.index.arena import Arena, Keys, Slots
 from router.index.parking import ParkingLot
 from router.index.table import Table
 
-ShelfKey: TypeAlias = "int | None"
-"""The KV cache group of a shelf, as the engine numbers it (None: it names none)."""
+ShelfKey: TypeAlias = "int | str | None"
+"""The KV cache group of a shelf, as the engine numbers it (None: it names none), or GUESSES."""
+
+GUESSES: Final = "guesses"
+"""The shelf of blocks that no event has told of."""
 
 MAX_DEPTH: Final = 2**16 - 1
 """Blocks deeper than this count as no deeper."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from router.blocks import BlockHash, BlockRemoved, BlockStored, as_tokens, hash_blocks
+from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
 from router.index.arena import Arena, ArenaFull
 from router.index.booking import Books
 from router.index.bound import Trimmer
 from router.index.dump import HoldingsDump, dump_holdings, load_shelf
 from router.index.holders import Holders
-from router.index.holdings import Holdings, Shelf, is_in_reach, keeps_whole_prefix
-from router.index.origin import item_seeds, root_seed
+from router.index.holdings import (
+    GUESSES,
+    Holdings,
+    Shelf,
+    ShelfKey,
+    is_in_reach,
+    keeps_whole_prefix,
+)
+from router.index.origin import chain, root_seed
 from router.index.parking import Parked, ParkingLot
 from router.index.stats import IndexStats
 from router.index.trays import Trays
@@ -70,10 +78,6 @@ class MemoryIndex:
         return self._arena.bytes + self._trays.bytes
 
     @property
-    def max_bytes(self) -> int:
-        return self._arena.max_bytes
-
-    @property
     def stats(self) -> IndexStats:
         """The counters, brought up to date."""
         self._trays.settle()
@@ -109,6 +113,21 @@ class MemoryIndex:
             self._stats.removed_unknown += len(event.block_hashes)
             return
         self._trays.remove(holdings, shelf, event.block_hashes)
+
+    def assume(self, replica_id: ReplicaId, prefix: Sequence[BlockHash], block_size: int) -> None:
+        """The replica holds this prefix, by a guess: on a shelf of its own. Makes it known."""
+        holdings = self._holdings(replica_id)
+        holdings.block_sizes.add(block_size)
+        shelf = self._shelf(holdings, GUESSES)
+        if shelf is not None:
+            known = bisect_left(prefix, 1, key=lambda block: not self._trays.find(shelf, block))
+            self._take(holdings, shelf, prefix[known:], prefix[known:], known)
+
+    def unassume(self, replica_id: ReplicaId, blocks: Sequence[BlockHash]) -> None:
+        """Take guesses back."""
+        holdings = self._replicas.get(replica_id)
+        if holdings is not None and GUESSES in holdings.shelves:
+            self._trays.remove(holdings, holdings.shelves[GUESSES], blocks)
 
     def clear(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. The block sizes seen are kept: they outlive a cache."""
@@ -205,7 +224,7 @@ class MemoryIndex:
             holdings = self._replicas[replica_id] = self._holders.open(replica_id)
         return holdings
 
-    def _shelf(self, holdings: Holdings, group: int | None) -> Shelf | None:
+    def _shelf(self, holdings: Holdings, group: ShelfKey) -> Shelf | None:
         shelf = holdings.shelves.get(group)
         if shelf is None:
             try:
@@ -257,26 +276,25 @@ class MemoryIndex:
                 return
             seed, depth = parent[0], parent[1] + 1
         count = len(event.block_hashes)
-        blocks = _chain(event, seed)
+        blocks = chain(event, seed)
         if blocks is None:
             self._stats.unreadable += count
             return
-        count = min(count, max(0, holdings.depth_cap + 1 - depth))
+        self._take(holdings, shelf, event.block_hashes, blocks, depth)
+
+    def _take(
+        self,
+        holdings: Holdings,
+        shelf: Shelf,
+        handles: Sequence[EngineHash],
+        blocks: Sequence[BlockHash],
+        depth: int,
+    ) -> None:
+        count = min(len(blocks), max(0, holdings.depth_cap + 1 - depth))
         self._stats.stored += count
         self._stats.refused += len(blocks) - count
-        self._trays.hold(holdings, shelf, event.block_hashes[:count], blocks[:count], depth)
+        self._trays.hold(holdings, shelf, handles[:count], blocks[:count], depth)
         if self._trays.is_due(shelf):
             self._put_away(holdings, shelf)
         elif self._trays.is_overfull:
             self._put_away(*self._fullest())
-
-
-def _chain(event: BlockStored, seed: int) -> list[BlockHash] | None:
-    """Our hashes of the event's blocks; None if its tokens don't fill exactly those blocks."""
-    if event.block_size < 1 or len(event.token_ids) != len(event.block_hashes) * event.block_size:
-        return None
-    try:
-        tokens = as_tokens(event.token_ids)
-    except (TypeError, OverflowError):  # EAGLE trees of SGLang publish pairs of ids
-        return None
-    return hash_blocks(tokens, event.block_size, seed, item_seeds(event))

@@ -8,12 +8,30 @@ string can thus be an adapter or a salt; `lora_name` tells which.
 from collections.abc import Sequence
 from typing import Any
 
-from router.blocks import BlockStored, item_seed, prefix_seed
+from router.blocks import (
+    BlockHash,
+    BlockStored,
+    as_tokens,
+    hash_blocks,
+    item_seed,
+    prefix_seed,
+)
 
 
 def root_seed(event: BlockStored) -> int:
     """The seed of a prompt's first block, for an event without a parent."""
     return prefix_seed(_salt(event), _adapter(event))
+
+
+def chain(event: BlockStored, seed: int) -> list[BlockHash] | None:
+    """Our hashes of the event's blocks; None if its tokens don't fill exactly those blocks."""
+    if event.block_size < 1 or len(event.token_ids) != len(event.block_hashes) * event.block_size:
+        return None
+    try:
+        tokens = as_tokens(event.token_ids)
+    except (TypeError, OverflowError):  # EAGLE trees of SGLang publish pairs of ids
+        return None
+    return hash_blocks(tokens, event.block_size, seed, item_seeds(event))
 
 
 def item_seeds(event: BlockStored) -> dict[int, int] | None:

@@ -55,15 +55,19 @@ async def test_a_url_is_enough_for_an_engine_that_says_where_it_publishes(dial):
         await asyncio.wait([keeping])
 
 
-async def test_an_engine_without_events_is_blind_and_says_so(dial):
+async def test_an_engine_without_events_is_guessed_at_and_told_the_flag(dial):
     async with plain_engine() as engine:
         pool, keeper = kept(dial, replica("r1", engine.url))
         keeping = asyncio.create_task(keeper.keep(pool.get("r1")))
 
         async def is_said():
-            return keeper.of("r1").trust.reason == "it publishes no KV events"
+            return keeper.of("r1").trust.trust is Trust.APPROXIMATE
 
         await until(is_said)
+        assert "--kv-events-config" in keeper.of("r1").trust.reason
+        prompt = [11, 12, 13]
+        keeper.served("r1", prompt, None)
+        assert keeper.index.match(prompt) == {"r1": 3}
         keeping.cancel()
         await asyncio.wait([keeping])
 

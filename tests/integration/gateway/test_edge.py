@@ -150,7 +150,7 @@ async def test_debug_shows_each_replica_as_the_router_sees_it(served):
         row = json.loads(await response.text())["replicas"][0]
     assert row["id"] == "r1"
     assert row["is_healthy"] is True
-    assert row["trust"] == "blind"
+    assert row["trust"] == "approximate"
     assert row["models"] == ["m"]
 
 
