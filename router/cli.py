@@ -38,6 +38,14 @@ def make_parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
     listing = commands.add_parser("settings", help="list every setting with its default")
     listing.set_defaults(run=_settings)
+    tokens = commands.add_parser("tokens", help="show a request as tokens, blocks and hashes")
+    _add_config_flags(tokens)
+    tokens.add_argument("body", metavar="FILE|-", help="the request's JSON body")
+    tokens.add_argument("--path", default="/v1/chat/completions", help="where it is sent")
+    tokens.add_argument("--block-size", type=int, default=16, help="tokens in a block")
+    tokens.add_argument("--adapter", help="LoRA adapter that the request is for")
+    tokens.add_argument("--after", metavar="FILE", help="a request to be remembered before it")
+    tokens.set_defaults(run=_tokens)
     shown = commands.add_parser("version", help="print the version")
     shown.set_defaults(run=_version)
     return parser
@@ -113,6 +121,21 @@ def _check(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> int:
     for name, default, sentence in settings.describe():
         sys.stdout.write(f"{name} = {default}\n    {sentence}\n")
+    return 0
+
+
+def _tokens(args: argparse.Namespace) -> int:
+    told = _config_of(args).tokens
+    from router.tokens import NotShown, model_sources, show
+
+    files = [name for name in (args.after, args.body) if name]
+    try:
+        bodies = [sys.stdin.buffer.read() if f == "-" else Path(f).read_bytes() for f in files]
+        sources = model_sources(told.models, told.default, told.engines)
+        for line in show(sources, args.path, bodies, args.block_size, args.adapter):
+            sys.stdout.write(f"{line}\n")
+    except (NotShown, OSError) as exc:
+        raise settings.ConfigError(str(exc)) from exc
     return 0
 
 

@@ -7,6 +7,7 @@ from router.tokens.local import EngineFlags, Limits, LocalTokenizer
 from router.tokens.model_dir import UnusableModelDir
 from router.tokens.protocol import FINAL, Reason, TokenizeFailed, Tokenizer
 from router.tokens.remote import RemoteLimits, RemoteTokenizer
+from router.tokens.show import NotShown, Shown, show, take_apart
 from router.tokens.template import BadTemplate, ChatTemplate
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "Limits",
     "LocalTokenizer",
     "ModelSource",
+    "NotShown",
     "NullTokenizer",
     "Reason",
     "RemoteLimits",
     "RemoteTokenizer",
+    "Shown",
     "TokenizeFailed",
     "Tokenizer",
     "Tokenizers",
@@ -32,4 +35,6 @@ __all__ = [
     "Verdict",
     "assemble",
     "model_sources",
+    "show",
+    "take_apart",
 ]

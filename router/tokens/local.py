@@ -135,6 +135,11 @@ class LocalTokenizer:
         edges = self._edges(generation)
         return edges.put_around(await self._encode(found, until), truncation)
 
+    def pieces_of(self, generation: Generation) -> list[str]:
+        """The rendered prompt as the memo cuts it; nothing if it came as ids. No deadline."""
+        found = self._pieces(generation, math.inf)
+        return [] if isinstance(found, bytes) else found
+
     async def _pieces_in_time(self, generation: Generation, until: float) -> list[str] | bytes:
         """Rendered here if that is quick; a template that was not gets a thread and the rest of
         the request's time. Once it is quick again it may come back."""

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 SPECIAL_TOKENS: Final = (
     "bos_token",
@@ -44,11 +43,14 @@ class ModelDir:
 
 
 def read_model_dir(path: Path) -> ModelDir:
-    """Read tokenizer.json and, where present, tokenizer_config.json and the template files."""
+    """Read tokenizer.json and, where present, tokenizer_config.json and the template files.
+
+    tokenizer.json alone says whether BOS and EOS are added: `transformers` 5 passes over
+    add_bos_token and add_eos_token where there is one.
+    """
     config = _json_object(path / CONFIG)
     special = _special_tokens({**_json_object(path / "special_tokens_map.json"), **config})
     tokenizer = _tokenizer(path / "tokenizer.json")
-    _follow_bos_and_eos_flags(tokenizer, config, special)
     return ModelDir(tokenizer, special, _templates(path, config.get("chat_template")))
 
 
@@ -79,22 +81,6 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(token, str):
             found[name] = token
     return found
-
-
-def _follow_bos_and_eos_flags(
-    tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]
-) -> None:
-    """`transformers` lets add_bos_token and add_eos_token win over tokenizer.json."""
-    if "add_bos_token" not in config and "add_eos_token" not in config:
-        return
-    form, ids = ["$A"], []
-    for flag, name, at in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", 2)):
-        token = special.get(name) if config.get(flag) else None
-        number = None if token is None else tokenizer.token_to_id(token)
-        if token is not None and number is not None:
-            form.insert(at, token)
-            ids.append((token, number))
-    tokenizer.post_processor = TemplateProcessing(single=form, special_tokens=ids)
 
 
 def _templates(path: Path, configured: Any) -> dict[str, str]:

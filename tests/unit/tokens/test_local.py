@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from router.tokens import (
     EngineFlags,
@@ -138,10 +139,12 @@ async def test_a_second_time_comes_from_the_memo(tokenizer):
     assert tokenizer.encoder.memo.misses == misses
 
 
-async def test_completions_get_bos_if_the_model_has_one(tmp_path):
-    bos = {"content": "<|endoftext|>"}
+async def test_completions_get_bos_if_tokenizer_json_says_so(tmp_path):
+    tokenizer = byte_level_tokenizer()
+    bos = ("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))
+    tokenizer.post_processor = TemplateProcessing(single=[bos[0], "$A"], special_tokens=[bos])
     made = LocalTokenizer.load(
-        write_model_dir(tmp_path, bos_token=bos, add_bos_token=True), limits=PATIENT
+        write_model_dir(tmp_path, tokenizer, add_bos_token=False), limits=PATIENT
     )
     plain = byte_level_tokenizer().encode("fox").ids
     assert unpack(await made.tokenize(completion("fox"))) == [
@@ -150,6 +153,14 @@ async def test_completions_get_bos_if_the_model_has_one(tmp_path):
     ]
     assert unpack(await made.tokenize(completion("fox", add_special_tokens=False))) == plain
     assert unpack(await made.tokenize(completion([7, 8]))) == [7, 8]
+
+
+async def test_a_flag_in_the_configuration_adds_no_bos(tmp_path):
+    directory = write_model_dir(tmp_path, bos_token="<|endoftext|>", add_bos_token=True)
+    made = LocalTokenizer.load(directory, limits=PATIENT)
+    assert (
+        unpack(await made.tokenize(completion("fox"))) == byte_level_tokenizer().encode("fox").ids
+    )
 
 
 async def test_truncation(tokenizer, truth):
