@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test format docs demo bench bench-index bench-relay bench-tokens
+.PHONY: help setup check test test-tokens format docs demo bench bench-index bench-relay bench-tokens
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -51,7 +51,7 @@ docs: $(READY) ## rewrite the tables in the READMEs that are made from code
 demo: $(READY) ## four embedded engines, three policies, one table (under 3 minutes)
 	$(BIN)/warmgate-load demo --json build/demo.json
 
-bench: bench-index bench-relay bench-tokens bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
+bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
 	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json
 
 bench-index: $(READY) ## hash, match, ingest and memory of the index
@@ -62,8 +62,5 @@ bench-tokens: $(READY) ## tokens, hashes, match and rank, cold and with a warm m
 
 bench-relay: $(READY) ## relay throughput against a direct connection and nginx (needs nginx, wrk)
 	$(BIN)/python -m tests.bench.relay
-
-bench-tokens: $(READY) ## parse, render and tokenize, cold and with a warm memo
-	$(BIN)/python -m tests.bench.tokenizing
 
 -include deploy/vllm-cpu/targets.mk

@@ -1,8 +1,10 @@
-"""Cost of tokenizing on this machine: `python -m tests.bench.tokenizing [MODEL_DIR...]`.
+"""CPU that a plan costs: `python -m tests.bench.tokenizing [MODEL_DIR...]`.
 
-Prints the best wall time of a few runs, from the body's bytes to the ids, for growing
-conversations: cold (no memo), warm (the same body again), next turn (two new messages). Nothing
-is asserted. Without a directory: the embedded engine's own small tokenizer.
+From the body's bytes to the decision: parse, tokenize, hash, match and rank among four replicas
+that hold the conversation. CPU of all threads (not wall time), the least of a few runs, in ms:
+cold (no memo), beside what the tokenizers library alone takes for the same text; warm (the same
+body again); next turn (two new messages). Then a conversation that grows to 100,000 tokens in 50
+turns. Nothing is asserted. Without a directory: the embedded engine's own small tokenizer.
 """
 
 import asyncio
@@ -13,12 +15,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
+from router.blocks import BlockStored
+from router.index.memory import MemoryIndex
+from router.index.reservations import Reservations
 from router.openai.generation import parse_generation
-from router.tokens import LocalTokenizer
+from router.planner import Planner
+from router.replicas import Pool
+from router.routing import POLICIES, Speeds
+from router.tokens import Limits, LocalTokenizer
+from router.tokens.block_memo import BlockMemo
+from tests.support.builders import model_rows, replica
 
 EMBEDDED = Path(__file__).parents[2] / "workers" / "engine" / "model"
-SIZES = (1_000, 8_000, 32_000)
-RUNS = 7
+PATIENT = Limits(deadline_s=60.0)
+SIZES = (1_000, 8_000, 32_000, 100_000)
+REPLICAS = ("r1", "r2", "r3", "r4")
+TURNS = 50
+RUNS = 5
+BLOCK = 16
 WORDS = (
     "the of and to a in that it is was for on with as be at by this had not are but from or have"
     " an they which one you were all her she there would their we him been has when who will no"
@@ -27,44 +43,107 @@ WORDS = (
     " did many off before must well back through years where much your way down should because"
 ).split()
 
+Messages = list[dict[str, str]]
+
 
 def main() -> None:
     directories = [Path(name) for name in sys.argv[1:]] or [EMBEDDED]
     for directory in directories:
-        print(f"{directory}  (best of {RUNS} runs, ms)")
-        print(f"{'tokens':>8}{'messages':>10}{'cold':>9}{'warm':>9}{'next turn':>11}")
+        print(f"{directory}  (CPU, least of {RUNS} runs, ms)")
+        print(f"{'tokens':>8}{'messages':>10}{'cold':>9}{'library':>9}{'warm':>9}{'next turn':>11}")
         for size in SIZES:
             print(asyncio.run(measure(directory, size)))
+        print(asyncio.run(grow(directory)))
+
+
+class Bench:
+    """One planner over four replicas, the first of which holds what was planned before."""
+
+    def __init__(self, directory: Path) -> None:
+        self.source = (directory / "tokenizer.json").read_text("utf-8")
+        self.tokenizer = LocalTokenizer.load(directory, limits=PATIENT)
+        pool = Pool(time.monotonic)
+        pool.reconcile([replica(name) for name in REPLICAS])
+        for name in REPLICAS:
+            pool.mark_up(name, model_rows("m"))
+        self.memo = BlockMemo(64 << 20)
+        self.index = MemoryIndex(clock=time.monotonic)
+        self.planner = Planner(
+            pool=pool,
+            index=self.index,
+            reservations=Reservations(time.monotonic),
+            speeds=Speeds(),
+            tokenizer=self.tokenizer,
+            policy=POLICIES["cache-aware"](random.Random(0)),
+            clock=time.monotonic,
+            memo=self.memo,
+        )
+        self._hashes = 0
+
+    async def hold(self, raw: bytes) -> int:
+        """Tell the index that all replicas hold this prompt. Returns its tokens."""
+        tokens = await self.tokenizer.tokenize(parse_generation("/v1/chat/completions", {}, raw))
+        ids = memoryview(tokens).cast("I").tolist()
+        for name in REPLICAS:
+            hashes = tuple(range(self._hashes, self._hashes + len(ids) // BLOCK))
+            self._hashes += len(hashes)
+            self.index.store(name, BlockStored(hashes, None, ids, BLOCK))
+        return len(ids)
+
+    async def plan(self, raw: bytes) -> float:
+        """CPU of one plan, in ms, of all threads."""
+        started = time.process_time()
+        with await self.planner.plan(parse_generation("/v1/chat/completions", {}, raw)):
+            return (time.process_time() - started) * 1e3
+
+    def library(self, raw: bytes) -> float:
+        """What the tokenizers library alone takes for the rendered text, in ms."""
+        pieces = self.tokenizer.pieces_of(parse_generation("/v1/chat/completions", {}, raw))
+        tokenizer = Tokenizer.from_str(self.source)
+        started = time.process_time()
+        [encoding] = tokenizer.encode_batch_fast(["".join(pieces)], add_special_tokens=False)
+        assert encoding.ids
+        return (time.process_time() - started) * 1e3
 
 
 async def measure(directory: Path, size: int) -> str:
-    tokenizer = LocalTokenizer.load(directory)
-    await timed(tokenizer, body(conversation(random.Random(0), 200)))  # first use is slower
-    cold: list[float] = []
-    warm: list[float] = []
-    grown: list[float] = []
-    tokens, messages = 0, conversation(random.Random(0), size)
+    cold, library, warm, grown, tokens = [], [], [], [], 0
+    messages = conversation(random.Random(0), size)
+    bench = Bench(directory)
     for run in range(RUNS):
         messages = conversation(random.Random(run + 1), size)
         more = [say("assistant", random.Random(run), 150), say("user", random.Random(-run), 50)]
-        for times, asked in ((cold, messages), (warm, messages), (grown, messages + more)):
-            elapsed_ms, tokens = await timed(tokenizer, body(asked))
-            times.append(elapsed_ms)
-    figures = f"{min(cold):9.2f}{min(warm):9.2f}{min(grown):11.2f}"
-    return f"{tokens:8}{len(messages):10}{figures}"
+        library.append(Bench(directory).library(body(messages)))
+        bench = Bench(directory)
+        await bench.plan(body(conversation(random.Random(99), 200)))  # first use is slower
+        cold.append(await bench.plan(body(messages)))
+        tokens = await bench.hold(body(messages))
+        await bench.plan(body(messages))
+        warm.append(await bench.plan(body(messages)))
+        grown.append(await bench.plan(body(messages + more)))
+    figures = "".join(f"{min(times):9.2f}" for times in (cold, library, warm))
+    return f"{tokens:8}{len(messages):10}{figures}{min(grown):11.2f}"
 
 
-async def timed(tokenizer: LocalTokenizer, raw: bytes) -> tuple[float, int]:
-    started = time.perf_counter()
-    ids = await tokenizer.tokenize(parse_generation("/v1/chat/completions", {}, raw))
-    return (time.perf_counter() - started) * 1e3, len(ids) // 4
+async def grow(directory: Path) -> str:
+    bench, messages = Bench(directory), conversation(random.Random(1), 0)
+    costs, tokens = [], 0
+    for turn in range(TURNS):
+        messages = [*messages, say("user", random.Random(turn), 100_000 // TURNS // 2)]
+        costs.append(await bench.plan(body(messages)))
+        messages.append(say("assistant", random.Random(-turn), 100_000 // TURNS // 2))
+        tokens = await bench.hold(body(messages))
+    kept = bench.tokenizer.encoder.memo.size_bytes + bench.memo.size_bytes
+    shown = ", ".join(f"{number + 1}: {costs[number]:.1f}" for number in (0, 9, 24, 39, 49))
+    return f"{TURNS} turns to {tokens} tokens, ms by turn: {shown}; memo {kept / 1e6:.1f} MB"
 
 
-def conversation(rng: random.Random, words: int) -> list[dict[str, str]]:
-    """A system prompt, then turns of 200 words."""
+def conversation(rng: random.Random, words: int) -> Messages:
+    """A system prompt, then turns of 200 words; longer ones in a longer conversation."""
+    length = max(200, words // (2 * TURNS))
     roles = ("user", "assistant")
-    turns = (say(roles[number % 2], rng, 200) for number in range(max(1, words // 250)))
-    return [say("system", rng, 150), *turns]
+    turns = (say(roles[number % 2], rng, length) for number in range(max(1, words // length)))
+    return [say("system", rng, 150), *(turns if words else ())]
 
 
 def say(role: str, rng: random.Random, words: int) -> dict[str, str]:
@@ -77,7 +156,7 @@ def sentences(rng: random.Random, words: int) -> Iterator[str]:
         yield word.capitalize() + "." if number % 12 == 11 else word
 
 
-def body(messages: list[dict[str, str]]) -> bytes:
+def body(messages: Messages) -> bytes:
     return json.dumps({"model": "m", "messages": messages, "stream": True}).encode()
 
 
