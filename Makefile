@@ -54,6 +54,9 @@ demo: $(READY) ## four embedded engines, three policies, one table (under 3 minu
 bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
 	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json
 
+soak-index: $(READY) ## ten minutes of faults: what the index calls exact is what engines hold
+	$(BIN)/python -m tests.truth.soak 600
+
 bench-index: $(READY) ## hash, match, ingest and memory of the index
 	$(BIN)/python -m tests.bench.index
 

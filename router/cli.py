@@ -13,6 +13,7 @@ import yaml
 from router import config as settings
 from router.routing import POLICIES
 from router.settings import RouterConfig
+from router.settings import RouterConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
     check = commands.add_parser("check", help="check a configuration and print it in full")
     _add_config_flags(check)
+    check.add_argument(
+        "--live", action="store_true", help="probe every replica and name what is wrong with it"
+    )
     check.set_defaults(run=_check)
     listing = commands.add_parser("settings", help="list every setting with its default")
     listing.set_defaults(run=_settings)
@@ -113,9 +117,27 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    tree = msgspec.to_builtins(_config_of(args))
+    config = _config_of(args)
+    if args.live:
+        return _check_live(config)
+    tree = msgspec.to_builtins(config)
     sys.stdout.write(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
     return 0
+
+
+def _check_live(config: RouterConfig) -> int:
+    import asyncio
+
+    from router.selfcheck import check_live, in_words
+
+    async def check() -> bool:
+        is_good = True
+        async for verdict in check_live(config):
+            sys.stdout.write(in_words(verdict))
+            is_good &= verdict.is_good
+        return is_good
+
+    return 0 if asyncio.run(check()) else 1
 
 
 def _settings(args: argparse.Namespace) -> int:

@@ -45,6 +45,10 @@ class DialSources:
             return None
         return ZmqDial(self.context, events, replay, topic, times=self.times)
 
+    async def ask(self, replica: Replica) -> str:
+        """The event endpoint that the replica itself names; empty if it names none."""
+        return (await self._ask(replica))[0]
+
     async def shape_of(self, replica: Replica) -> CacheShape:
         """The size of a replica's cache, as its metrics tell it, else a usual one."""
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
