@@ -13,7 +13,6 @@ import yaml
 from router import config as settings
 from router.routing import POLICIES
 from router.settings import RouterConfig
-from router.settings import RouterConfig
 
 
 def main(argv: Sequence[str] | None = None) -> int:
