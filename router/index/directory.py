@@ -64,7 +64,7 @@ class Directory:
             by_row[fresh] = by_row[rows]
         arena.levels[rows] += 1
         arena.levels[fresh] = arena.levels[rows]
-        arena.spilled[rows] = 0
+        arena.spilled[fresh] = arena.spilled[rows]
         self._redirect(fresh, keys.max(axis=1) >> (np.uint64(64) - levels), levels)
 
     def chunks(self, cells: int) -> Iterator[Slots]:

@@ -138,7 +138,14 @@ class Holders:
         holders = self.live
         for start, end, mask in self._runs(prefix):
             in_table = holders & mask
-            holders = in_table | self._walk_tray(holders ^ in_table, prefix, (start, end), found)
+            if in_table == holders:
+                continue
+            elsewhere = holders ^ in_table
+            if self.tray:
+                holders = in_table | self._walk_tray(elsewhere, prefix, (start, end), found)
+            else:
+                self._note(elsewhere, start, found)
+                holders = in_table
             if not holders:
                 return found
         if prefix:
@@ -153,14 +160,11 @@ class Holders:
         found: dict[ReplicaId, int],
     ) -> int:
         """Which of `holders` hold a run of blocks in their trays; the others' depth is noted."""
-        if not holders:
-            return 0
         get = self.tray.get
         for depth in range(*run):
             still = holders & get(prefix[depth], 0)
             if still != holders:
-                if depth:
-                    self._note(holders ^ still, depth, found)
+                self._note(holders ^ still, depth, found)
                 if not still:
                     return 0
                 holders = still
@@ -183,7 +187,7 @@ class Holders:
             start, step = start + step, step * _LOOK_FURTHER
 
     def _note(self, mask: int, depth: int, found: dict[ReplicaId, int]) -> None:
-        while mask:
+        while mask and depth:
             lowest = mask & -mask
             found[self._owners[lowest.bit_length() - 1]] = depth
             mask ^= lowest

@@ -278,4 +278,5 @@ class Table:
         self._spill = dict(zip(keys[stayed].tolist(), source[stayed].tolist(), strict=True))
         self._spill_free.extend(source[moved].tolist())
         arena.overhead -= _SPILLED_BYTES * int(moved.sum())
+        arena.spilled[self._directory.rows_of(keys)] = 0
         arena.spilled[self._directory.rows_of(keys[stayed])] = _HAS_SPILLED

@@ -1,7 +1,9 @@
 """Figures of the index on this machine: `python -m tests.bench.index`.
 
-Prints them and writes build/bench-index.json. Runs for about half a minute on one core; nothing
-is asserted. Blocks have 16 tokens, as vLLM's on a GPU.
+Prints them and writes build/bench-index.json, and the growth with replicas and blocks to
+build/index-growth.json, for plots. Times are of CPU, so that other work on the machine counts
+less. Runs for some minutes on one core; nothing is asserted. Blocks have 16 tokens, as vLLM's on
+a GPU, but where tokens don't matter.
 """
 
 import json
@@ -9,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,8 +30,10 @@ from router.blocks import (
 from router.index import MemoryIndex
 
 BLOCK_SIZE = 16
+PAIRS = 10_000_000
 BLOCKS_PER_EVENT = 128  # one prefill chunk of 2048 tokens
 RESULT = Path("build/bench-index.json")
+GROWTH = Path("build/index-growth.json")
 Figures = dict[str, float]
 
 
@@ -41,6 +45,7 @@ def main() -> None:
             print(f"{name:45} {value:12,.2f}", flush=True)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(figures, indent=2) + "\n")
+    GROWTH.write_text(json.dumps(growth(), indent=2) + "\n")
 
 
 def hash_and_match() -> Figures:
@@ -66,32 +71,64 @@ def match_over_64_replicas() -> Figures:
         held = rng.randrange(1, 626)
         index.store(f"r{number}", stored(range(held), ids[: held * BLOCK_SIZE]))
     prefix = hash_blocks(as_tokens(ids), BLOCK_SIZE)
-    times = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
+    fresh = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
+    index.put_away()
+    settled = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
     return {
-        "match_625_blocks_64_replicas_p50_us": times[2500],
-        "match_625_blocks_64_replicas_p99_us": times[4950],
+        "match_625_blocks_64_replicas_p50_us": settled[2500],
+        "match_625_blocks_64_replicas_p99_us": settled[4950],
+        "match_625_fresh_blocks_64_replicas_p50_us": fresh[2500],
+        "match_625_fresh_blocks_64_replicas_p99_us": fresh[4950],
     }
 
 
 def ingest() -> Figures:
-    """From a frame's payload to the index: decode, hash, store."""
-    payloads = [encode_batch(EventBatch(0.0, (event,), 0)) for event in events(800)]
-    blocks = len(payloads) * BLOCKS_PER_EVENT
-    index = new_index()
-    started = time.process_time()
-    for payload in payloads:
-        for event in decode_batch(payload).events:
-            assert isinstance(event, BlockStored)
-            index.store("a", event)
-    elapsed = time.process_time() - started
-    decode_started = time.process_time()
-    for payload in payloads:
-        decode_batch(payload)
-    decoded = time.process_time() - decode_started
+    """From a frame's payload to the index: decode, hash, store; alone, and in a full cache, where
+    each stored block pushes out another one. The block operations of the goal are those."""
+    stored_frames = [encode_batch(EventBatch(0.0, (event,), 0)) for event in events(1600)]
+    removed_frames = [
+        encode_batch(EventBatch(0.0, (BlockRemoved(event.block_hashes, "GPU", 0),), 0))
+        for event in events(1600)
+    ]
+    half = len(stored_frames) // 2
+    index, one_by_one = new_index(), new_index()
+    growing_s = timed_us(lambda: apply(index, stored_frames[:half])) / 1e6
+    turnover = [
+        payload
+        for pair in zip(stored_frames[half:], removed_frames[:half], strict=True)
+        for payload in pair
+    ]
+    steady_s = timed_us(lambda: apply(index, turnover)) / 1e6
+    decoding_s = timed_us(lambda: [decode_batch(payload) for payload in stored_frames]) / 1e6
+    apply(one_by_one, stored_frames[:half])
+    single = list(single_removals(200))
+    single_s = timed_us(lambda: apply(one_by_one, single)) / 1e6
+    blocks = half * BLOCKS_PER_EVENT
     return {
-        "ingest_blocks_per_s": blocks / elapsed,
-        "ingest_decode_only_blocks_per_s": blocks / decoded,
+        "ingest_stored_blocks_per_s": blocks / growing_s,
+        "ingest_full_cache_block_operations_per_s": 2 * blocks / steady_s,
+        "ingest_decode_only_blocks_per_s": 2 * blocks / decoding_s,
+        "ingest_removals_one_per_event_per_s": 200 * BLOCKS_PER_EVENT / single_s,
     }
+
+
+def single_removals(count: int) -> Iterator[bytes]:
+    """As vLLM evicts: an event per block, a frame per engine step."""
+    for event in events(count):
+        removals = tuple(BlockRemoved((handle,), "GPU", 0) for handle in event.block_hashes)
+        yield encode_batch(EventBatch(0.0, removals, 0))
+
+
+def apply(index: MemoryIndex, payloads: Sequence[bytes]) -> None:
+    """What `follow` does with frames, and a match now and then, as requests ask for."""
+    for number, payload in enumerate(payloads):
+        for event in decode_batch(payload).events:
+            if isinstance(event, BlockStored):
+                index.store("a", event)
+            elif isinstance(event, BlockRemoved):
+                index.remove("a", event)
+        if number % 16 == 0:
+            index.match([number])
 
 
 def index_operations() -> Figures:
@@ -103,46 +140,86 @@ def index_operations() -> Figures:
     def store_all() -> None:
         for event in ready:
             index.store("a", event)
+        index.put_away()
 
     def remove_all() -> None:
         for event in removals:
             index.remove("a", event)
+        assert len(index) == 0
 
     removals = [BlockRemoved(event.block_hashes, "GPU", 0) for event in ready]
     store_s, remove_s = timed_us(store_all) / 1e6, timed_us(remove_all) / 1e6
     store_all()
+    clear_us = timed_us(lambda: index.clear("a"))
+    slices = []
+    while index.is_untidy:
+        slices.append(timed_us(index.tidy))
     return {
         "store_blocks_per_s": blocks / store_s,
         "remove_blocks_per_s": blocks / remove_s,
-        f"clear_{blocks}_blocks_us": timed_us(lambda: index.clear("a")),
+        f"clear_{blocks}_blocks_us": clear_us,
+        "longest_slice_of_cleaning_up_us": max(slices),
     }
 
 
 def memory() -> Figures:
-    """Growth of a process that holds a million (block, replica) pairs, in a child each."""
-    return {
-        "bytes_per_pair_1_replica": float(in_child(1)),
-        "bytes_per_pair_4_replicas_disjoint": float(in_child(4)),
-        "bytes_per_pair_4_replicas_same_blocks": float(in_child(-4)),
-    }
+    """Ten million (block, replica) pairs in a child each, under a bound of 64 bytes a pair."""
+    figures = {}
+    for name, replicas, shared in (("disjoint", 64, 1), ("each_block_on_4", 64, 4)):
+        for key, value in in_child(replicas, shared, PAIRS).items():
+            figures[f"{name}_{key}"] = value
+    return figures
 
 
-def in_child(replicas: int) -> str:
-    command = [sys.executable, "-m", "tests.bench.index", "--memory", str(replicas)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def growth() -> dict[str, dict[str, Figures]]:
+    """Match time and memory by the number of replicas, a tenth of a million blocks each time, and
+    by the number of blocks on 64 replicas."""
+    by_replicas = {str(n): in_child(n, 1, 100_000) for n in (1, 4, 16, 64, 256)}
+    by_blocks = {str(n): in_child(64, 1, n) for n in (100_000, 1_000_000)}
+    return {"by_replicas": by_replicas, "by_blocks": by_blocks}
 
 
-def grow(replicas: int) -> float:
-    """Bytes per pair at a million pairs; a negative number of replicas hold the same blocks."""
-    index = new_index()
+def in_child(replicas: int, shared: int, pairs: int) -> Figures:
+    command = [sys.executable, "-m", "tests.bench.index", "--fill"]
+    command += [str(replicas), str(shared), str(pairs)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def fill(replicas: int, shared: int, pairs: int) -> Figures:
+    """An index with `pairs` pairs in prompts of 625 blocks, each held by `shared` replicas."""
+    index = MemoryIndex(clock=time.monotonic, max_bytes=max(64 * pairs, 2**24))
+    rng = random.Random(pairs)
     process = psutil.Process()
     before: int = process.memory_info().rss
-    count = 1_000_000 // BLOCKS_PER_EVENT // abs(replicas)
-    for number in range(abs(replicas)):
-        for event in events(count, seed=number if replicas > 0 else 0):
-            index.store(str(number), event)
+    seconds = 0.0
+    first: list[int] = []
+    for number in range(pairs // (625 * shared)):
+        ids = rng.choices(range(128_000), k=625)
+        first = first or ids
+        handles = tuple(rng.getrandbits(64) for _ in range(625))
+        event = stored(handles, ids, block_size=1)
+        started = time.process_time()
+        for copy in range(shared):
+            index.store(f"r{(number + copy) % replicas}", event)
+        seconds += time.process_time() - started
     after: int = process.memory_info().rss
-    return (after - before) / len(index)
+    held = len(index)
+    for number in range(replicas):  # a prompt that all replicas hold a part of
+        part = rng.randrange(1, 626)
+        index.store(f"r{number}", stored(range(part), first[:part], block_size=1))
+    prefix = hash_blocks(as_tokens(first), 1)
+    times = sorted(timed_us(lambda: index.match(prefix)) for _ in range(2000))
+    return {
+        "pairs": float(held),
+        "trimmed_or_refused": float(index.stats.trimmed + index.stats.refused),
+        "bytes_per_pair_by_gauge": index.bytes / held,
+        "bytes_per_pair_by_process": (after - before) / held,
+        "store_ns_per_pair": seconds / held * 1e9,
+        "match_625_blocks_p50_us": times[1000],
+        "match_625_blocks_p99_us": times[1980],
+    }
 
 
 def new_index() -> MemoryIndex:
@@ -156,12 +233,14 @@ def events(count: int, seed: int = 0) -> Iterator[BlockStored]:
         yield stored(handles, random_ids(rng, BLOCKS_PER_EVENT))
 
 
-def stored(handles: range | tuple[int, ...], ids: list[int]) -> BlockStored:
+def stored(
+    handles: range | tuple[int, ...], ids: list[int], block_size: int = BLOCK_SIZE
+) -> BlockStored:
     return BlockStored(
         tuple(handles),
         None,
         ids,
-        BLOCK_SIZE,
+        block_size,
         medium="GPU",
         group_idx=0,
         kv_cache_spec_kind="full_attention",
@@ -183,7 +262,7 @@ def timed_us(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--memory"]:
-        print(grow(int(sys.argv[2])))
+    if sys.argv[1:2] == ["--fill"]:
+        print(json.dumps(fill(*map(int, sys.argv[2:5]))))
     else:
         main()
