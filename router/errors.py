@@ -3,7 +3,8 @@
 Parts raise these as facts; the gateway's one middleware turns them into OpenAI-shaped bodies.
 """
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
 
 
 class RouterError(Exception):
@@ -82,6 +83,17 @@ class NoReplicaAvailable(RouterError):
 
     status = 503
     code = "no_replica_available"
+
+
+class RouterOverloaded(RouterError):
+    """The router itself has run out of file descriptors or ports. No replica is to blame."""
+
+    status = 503
+    code = "router_overloaded"
+
+
+OWN_SHORTAGES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL))
+"""A connection that fails with one of these says nothing about the other end."""
 
 
 class ReplicaUnreachable(RouterError):

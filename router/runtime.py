@@ -186,9 +186,11 @@ class Runtime:
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     clock, rng = time.monotonic, Random()
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
-    session = await stack.enter_async_context(
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls))
-    )
+    connectors = [
+        aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once) for once in (True, False)
+    ]
+    sessions = [aiohttp.ClientSession(connector=connector) for connector in connectors]
+    probing, session = [await stack.enter_async_context(each) for each in sessions]
     forwarder = Forwarder(_limits(config), clock, tls)
     stack.push_async_callback(forwarder.aclose)
     context = zmq.asyncio.Context()
@@ -230,7 +232,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         forwarder=forwarder,
         keeper=keeper,
         upkeep=upkeep,
-        prober=Prober(pool, session, probe_times(config.health), rng, forwarder.pool.refused),
+        prober=Prober(pool, probing, probe_times(config.health), rng, forwarder.pool.refused),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
         readiness=Readiness(clock() + config.index.restore_timeout_s),

@@ -38,6 +38,7 @@ class Errand:
     listener: Listener
     limits: Limits
     clock: Callable[[], float]
+    tries: int = 0
 
 
 class Exchange:

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from router.errors import NoReplicaAvailable, ReplicaTimeout, ReplicaUnreachable, RouterError
+from router.errors import (
+    OWN_SHORTAGES,
+    NoReplicaAvailable,
+    ReplicaTimeout,
+    ReplicaUnreachable,
+    RouterError,
+    RouterOverloaded,
+)
 from router.proxy.client import Client
 from router.proxy.exchange import Errand, Exchange
 from router.proxy.headers import request_head
@@ -66,12 +73,13 @@ class Forwarder:
         )
         failure: RouterError | None = None
         refused: Exchange | None = None
-        tries = 0
         for replica in _distinct(replicas)[: self._limits.max_tries]:
-            tries += 1
+            errand.tries += 1
             listener.trying(replica)
             try:
                 exchange = await self._try(errand, request, body, replica)
+            except RouterOverloaded:
+                raise
             except RouterError as error:
                 listener.failed(replica, error)
                 failure = error
@@ -80,13 +88,13 @@ class Forwarder:
                 continue
             refusal = _refusal(exchange)
             if refusal is None:
-                return await self._report(errand, exchange, tries)
+                return await self._report(errand, exchange)
             listener.failed(replica, refusal)
             refused = exchange
         if refused is None or isinstance(failure, ReplicaTimeout):
             raise failure or NoReplicaAvailable("no replica to forward to")
         _relay_refusal(errand, refused)
-        return await self._report(errand, refused, tries)
+        return await self._report(errand, refused)
 
     async def aclose(self) -> None:
         """Close all connections; exchanges under way end as if the engines had died."""
@@ -115,6 +123,9 @@ class Forwarder:
         try:
             upstream = await self._pool.connect(replica.url)
         except OSError as exc:
+            if exc.errno in OWN_SHORTAGES:
+                message = "The router has too many connections. Try again shortly."
+                raise RouterOverloaded(message, retry_after_s=1.0) from exc
             raise ReplicaUnreachable(f"replica {replica.id} can't be reached") from exc
         await self._run(exchange, upstream, head, body)
         return _unless_failed(exchange, errand.client)
@@ -125,9 +136,7 @@ class Forwarder:
         finally:
             self._pool.give_back(upstream)
 
-    async def _report(
-        self, errand: Errand, exchange: Exchange, tries: int
-    ) -> tuple[web.StreamResponse, Reply]:
+    async def _report(self, errand: Errand, exchange: Exchange) -> tuple[web.StreamResponse, Reply]:
         assert exchange.head is not None
         assert exchange.splice is not None
         client = errand.client
@@ -137,7 +146,7 @@ class Forwarder:
             replica=exchange.replica,
             status=exchange.head.status,
             outcome=_outcome(exchange),
-            tries=tries,
+            tries=errand.tries,
             bytes_sent=client.bytes_sent,
             first_byte_at=exchange.first_byte_at,
             ended_at=self._clock(),

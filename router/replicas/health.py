@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from router.errors import OWN_SHORTAGES
 from router.replicas.pool import Member, Pool
 from router.replicas.replica import Replica
 from router.replicas.times import ProbeTimes
@@ -19,7 +20,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Prober:
-    """Probes one pool's replicas, each by a task of its own."""
+    """Probes one pool's replicas, each by a task of its own.
+
+    `session` must not keep connections: one that is open says nothing about the port.
+    """
 
     pool: Pool
     session: aiohttp.ClientSession
@@ -61,6 +65,8 @@ class Prober:
                 await self._ask_health(member.replica)
                 models = await self._ask_models(member.replica)
         except aiohttp.ClientConnectorError as exc:
+            if exc.errno in OWN_SHORTAGES:
+                return failures
             self._out(member, f"cannot connect: {exc.strerror or exc}")
             if exc.errno == errno.ECONNREFUSED:
                 self.on_refused(member.replica.url)
