@@ -93,6 +93,7 @@ class Runtime:
         """Build, start the background tasks, and on leaving end and close all."""
         async with AsyncExitStack() as stack:
             runtime = await _build(config, stack)
+            runtime.supervisor.run("judge", runtime.tokens.judge)
             runtime.supervisor.run("discovery", runtime.follow_discovery)
             yield runtime
 
@@ -209,7 +210,6 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     stack.push_async_callback(upkeep.save_once)
     upkeep.start(supervisor.run)
     pool.on_health.append(keeper.health_changed)
-    supervisor.run("judge", tokens.judge)
     planner = Planner(
         pool=pool,
         index=index,

@@ -29,6 +29,9 @@ class GenerationFields(msgspec.Struct, frozen=True, gc=False):
     prompt: Raw = ABSENT
     prompt_embeds: Raw = ABSENT
     suffix: Raw = ABSENT
+    system: Raw = ABSENT
+    thinking: Raw = ABSENT
+    output_config: Raw = ABSENT
     input: Raw = ABSENT
     input_ids: Raw = ABSENT
     token_ids: Raw = ABSENT

@@ -19,6 +19,8 @@ class Kind(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+    MESSAGES = "messages"
+    """Anthropic's API, which vLLM serves too."""
     OTHER = "other"
 
 
@@ -49,6 +51,8 @@ def kind_of(path: str) -> Kind:
     path = path.partition("?")[0].rstrip("/")
     if path.endswith("/chat/completions"):
         return Kind.CHAT
+    if path.endswith("/messages"):
+        return Kind.MESSAGES
     return Kind.COMPLETION if path.endswith("/completions") else Kind.OTHER
 
 

@@ -20,6 +20,10 @@ SPECIAL_TOKENS: Final = (
     "mask_token",
 )
 CONFIG: Final = "tokenizer_config.json"
+ENGINE_FORMATS: Final = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
+"""Model types whose chats vLLM renders by code of its own, whatever template the files hold."""
+
+MISTRAL_FILES: Final = ("tekken.json", "tokenizer.model.v*")
 DEFAULT_TEMPLATE: Final = "default"
 TOOL_TEMPLATE: Final = "tool_use"
 
@@ -48,9 +52,16 @@ def read_model_dir(path: Path) -> ModelDir:
     tokenizer.json alone says whether BOS and EOS are added: `transformers` 5 passes over
     add_bos_token and add_eos_token where there is one.
     """
+    if found := next((file for form in MISTRAL_FILES for file in path.glob(form)), None):
+        raise UnusableModelDir(
+            f"{found}: engines use mistral-common for this model, which is not followed here. Name "
+            "no directory for it, and its replicas' /tokenize is asked (tokens.remote)"
+        )
     config = _json_object(path / CONFIG)
     special = _special_tokens({**_json_object(path / "special_tokens_map.json"), **config})
     tokenizer = _tokenizer(path / "tokenizer.json")
+    if _json_object(path / "config.json").get("model_type") in ENGINE_FORMATS:
+        return ModelDir(tokenizer, special, {})
     return ModelDir(tokenizer, special, _templates(path, config.get("chat_template")))
 
 

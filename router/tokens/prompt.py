@@ -13,6 +13,7 @@ from router.blocks.hashing import BYTES_PER_TOKEN
 from router.openai import fields as field
 from router.openai.fields import GenerationFields
 from router.openai.generation import Generation, Kind
+from router.tokens import anthropic
 from router.tokens.protocol import Reason, TokenizeFailed
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ def read_prompt(generation: Generation, max_bytes: int) -> Prompt:
     fields = generation.fields
     if generation.kind is Kind.CHAT:
         return _chat(fields, max_bytes)
+    if generation.kind is Kind.MESSAGES:
+        return _anthropic(fields, max_bytes)
     if generation.kind is Kind.COMPLETION:
         if field.is_given(fields.prompt_embeds):
             raise TokenizeFailed(Reason.MULTIMODAL)
@@ -93,7 +96,7 @@ def is_one_prompt(generation: Generation) -> bool:
 
 def adds_special_tokens(generation: Generation) -> bool:
     """Whether BOS and the like are added to the text: for completions by default, not for chat."""
-    default = generation.kind is not Kind.CHAT
+    default = generation.kind not in (Kind.CHAT, Kind.MESSAGES)
     return _flag(generation.fields.add_special_tokens, default=default)
 
 
@@ -117,6 +120,23 @@ def _chat(fields: GenerationFields, max_bytes: int) -> ChatPrompt:
     )
 
 
+def _anthropic(fields: GenerationFields, max_bytes: int) -> ChatPrompt:
+    system, thinking, output = (
+        _decode(raw, Any, max_bytes) if field.is_given(raw) else None
+        for raw in (fields.system, fields.thinking, fields.output_config)
+    )
+    kwargs = fields.chat_template_kwargs
+    own = _decode(kwargs, dict[str, Any], max_bytes) if field.is_given(kwargs) else {}
+    effort = anthropic.reasoning_effort(thinking, output)
+    messages = _decode(fields.messages, list[Any], max_bytes)
+    tools = _decode(fields.tools, list[Any], max_bytes) if field.is_given(fields.tools) else None
+    return ChatPrompt(
+        messages=anthropic.chat_messages(system, messages),
+        tools=None if tools is None else anthropic.chat_tools(tools),
+        variables=_merged(own, {}, effort),
+    )
+
+
 def _tools(raw: Raw, max_bytes: int) -> list[Any] | None:
     if not field.is_given(raw):
         return None
@@ -131,15 +151,21 @@ def _variables(fields: GenerationFields, max_bytes: int) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     if field.is_given(fields.chat_template_kwargs):
         variables = _decode(fields.chat_template_kwargs, dict[str, Any], max_bytes)
-    if not RESERVED.isdisjoint(variables):
-        raise TokenizeFailed(Reason.UNSUPPORTED)
     extra: dict[str, Any] = {}
+    effort = None
     if field.is_given(fields.documents):
         extra["documents"] = _decode(fields.documents, list[dict[str, str]], max_bytes)
     if field.is_given(fields.reasoning_effort):
         effort = field.text(fields.reasoning_effort)
         if effort is None:
             raise TokenizeFailed(Reason.INVALID)
+    return _merged(variables, extra, effort)
+
+
+def _merged(variables: dict[str, Any], extra: dict[str, Any], effort: str | None) -> dict[str, Any]:
+    if not RESERVED.isdisjoint(variables):
+        raise TokenizeFailed(Reason.UNSUPPORTED)
+    if effort is not None:
         extra["reasoning_effort"] = effort
         if "enable_thinking" not in variables:
             extra["enable_thinking"] = effort != "none"

@@ -14,7 +14,7 @@ import msgspec
 
 from router.blocks import as_tokens
 from router.openai.fields import GenerationFields, is_given
-from router.openai.generation import Generation
+from router.openai.generation import Generation, Kind
 from router.tokens.conversation import conversation
 from router.tokens.memo import Memo
 from router.tokens.prompt import (
@@ -151,6 +151,10 @@ def _body(generation: Generation, prompt: ChatPrompt | TextPrompt) -> bytes:
         ask["prompt"] = prompt.text
     else:
         ask |= _chat_fields(generation.fields, prompt)
+        if generation.kind is Kind.MESSAGES:
+            ask["messages"] = prompt.messages
+            if prompt.tools is not None:
+                ask["tools"] = prompt.tools
     return msgspec.json.encode(ask)
 
 

@@ -216,6 +216,21 @@ async def test_a_model_without_a_template_still_completes(tmp_path):
     )
 
 
+async def test_chats_that_the_engine_renders_by_its_own_code_are_left_to_it(tmp_path):
+    directory = write_model_dir(tmp_path)
+    (directory / "config.json").write_text('{"model_type": "gpt_oss"}', "utf-8")
+    made = LocalTokenizer.load(directory, limits=PATIENT)
+    assert await reason_of(made, chat([user("Hi")])) is Reason.UNSUPPORTED
+    assert await made.tokenize(completion("fox")) != b""
+
+
+def test_a_model_of_mistral_commons_is_refused_with_advice(tmp_path):
+    directory = write_model_dir(tmp_path)
+    (directory / "tekken.json").write_text("{}", "utf-8")
+    with pytest.raises(UnusableModelDir, match="remote"):
+        LocalTokenizer.load(directory)
+
+
 async def test_images_are_multimodal(tokenizer):
     part = {"type": "image_url", "image_url": {"url": "http://replica.test/x.png"}}
     assert await reason_of(tokenizer, chat([user([part])])) is Reason.MULTIMODAL
