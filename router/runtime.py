@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -187,11 +188,8 @@ class Runtime:
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     clock, rng = time.monotonic, Random()
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
-    connectors = [
-        aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once) for once in (True, False)
-    ]
-    sessions = [aiohttp.ClientSession(connector=connector) for connector in connectors]
-    probing, session = [await stack.enter_async_context(each) for each in sessions]
+    session = await stack.enter_async_context(_session(tls, once=False))
+    probing = await stack.enter_async_context(_session(tls, once=True))
     forwarder = Forwarder(_limits(config), clock, tls)
     stack.push_async_callback(forwarder.aclose)
     context = zmq.asyncio.Context()
@@ -282,6 +280,12 @@ def _breaker_times(config: RouterConfig) -> BreakerTimes:
 
 def _dial_times(config: RouterConfig) -> DialTimes:
     return DialTimes(replay_s=config.events.replay_timeout_s, quiet_s=config.events.quiet_s)
+
+
+def _session(tls: ssl.SSLContext, *, once: bool) -> aiohttp.ClientSession:
+    """`once`: each connection carries one request."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once)
+    return aiohttp.ClientSession(connector=connector)
 
 
 def _limits(config: RouterConfig) -> Limits:
