@@ -26,12 +26,16 @@ from router.tls import CertificateError, load_certificate, tls_of_listener
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+SWITCH_S: Final = 0.0005
+"""How long a thread that renders a long prompt keeps the event loop waiting (Python: 5 ms)."""
+
 Reload = Callable[[], RouterConfig]
 
 
 def run(config: RouterConfig, reload: Reload) -> int:
     """Serve until SIGTERM or SIGINT; 0 after a drain, 1 after a bug. `reload`: for SIGHUP."""
     raise_file_limit()
+    sys.setswitchinterval(SWITCH_S)
     try:
         return uvloop.run(serve(config, reload))
     except CertificateError as exc:
