@@ -23,6 +23,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 SWEEP_S = 1.0
 LINGER_S = 2.0
 """So long the rest of an unwanted body is read, that its sender may see the answer."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _TOO_MANY = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
@@ -170,6 +171,8 @@ async def read_body(request: web.BaseRequest, timeout_s: float) -> bytes:
         if request.content.is_eof():
             # it came along with the head: nothing to wait for
             return await request.read()
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
+            request.transport.write(_CONTINUE)
         async with asyncio.timeout(timeout_s):
             return await request.read()
     except TimeoutError as exc:

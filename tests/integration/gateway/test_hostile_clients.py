@@ -6,6 +6,7 @@ import json
 import zlib
 
 import pytest
+from backports import zstd
 
 from tests.support.engines import chat_body, plain_engine
 from tests.support.gateway import gateway
@@ -121,7 +122,10 @@ async def test_connections_of_one_client_are_bounded():
             writer.close()
 
 
-@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@pytest.mark.parametrize(
+    ("coding", "pack"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)],
+)
 async def test_compressed_bodies_arrive_unpacked(served, engine, coding, pack):
     body = chat_body()
     headers = {"content-encoding": coding}
@@ -131,10 +135,11 @@ async def test_compressed_bodies_arrive_unpacked(served, engine, coding, pack):
     assert "content-encoding" not in {name.lower() for name in engine.requests[0][0]}
 
 
-async def test_what_a_compressed_body_expands_to_is_bounded(served, engine):
-    bomb = gzip.compress(chat_body(pad="x" * 50_000_000))
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)])
+async def test_what_a_compressed_body_expands_to_is_bounded(served, engine, coding, pack):
+    bomb = pack(chat_body(pad="x" * 50_000_000))
     assert len(bomb) < 65536
-    headers = {"content-encoding": "gzip"}
+    headers = {"content-encoding": coding}
     async with served.client.post(CHAT, data=bomb, headers=headers) as response:
         assert response.status == 413
     assert engine.requests == []
@@ -199,3 +204,10 @@ async def test_only_listed_origins_get_permission():
             assert "access-control-allow-origin" not in response.headers
         async with served.client.options(CHAT, headers=sent) as response:
             assert response.status == 405
+
+
+async def test_a_client_that_asks_before_it_sends_its_body_is_told_to(served, engine):
+    body = chat_body()
+    async with served.client.post(CHAT, data=body, expect100=True) as response:
+        assert response.status == 200
+    assert engine.requests[0][1] == body
