@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -18,6 +19,7 @@ from router.record import Outcome, RequestRecord
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 30, 60)
 PLAN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+HIT_ERROR_BUCKETS = (-4096, -1024, -256, -64, -1, 0, 63, 255, 1023, 4095)
 UNKNOWN_MODEL = "unknown"
 
 M = TypeVar("M", Counter, Histogram)
@@ -43,7 +45,7 @@ class ReplicaSample:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSample:
-    """A local tokenizer as `/metrics` shows it now; `tokenizer` is its directory's name."""
+    """A local tokenizer as `/metrics` shows it now; `tokenizer`: the first model it serves."""
 
     tokenizer: str
     is_trusted: bool
@@ -144,6 +146,10 @@ class Metrics:
         self._unpredicted = self._counter(
             "missed_hit_tokens", "Predicted, but not reused, prompt tokens.", "model"
         )
+        self._hit_error = self._histogram(
+            "hit_error_tokens", "Reused less predicted prompt tokens; above 0: more than known.",
+            HIT_ERROR_BUCKETS, "replica",
+        )  # fmt: skip
         self._blind = self._counter(
             "tokenize_failures", "Requests routed without their prefix.", "reason"
         )
@@ -184,6 +190,13 @@ class Metrics:
         """An attempt at a replica failed, or its reply broke off. Full ones count here too."""
         self._failures.labels(replica, error).inc()
 
+    def watch_index(self, bytes_of: Callable[[], int], max_bytes: int) -> None:
+        """Show what the index takes, and may take."""
+        taken = Gauge("warmgate_index_bytes", "What the index takes.", registry=self.registry)
+        taken.set_function(bytes_of)
+        bound = Gauge("warmgate_index_max_bytes", "What it may take.", registry=self.registry)
+        bound.set(max_bytes)
+
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""
         self._restarts.labels(task.partition(" ")[0]).inc()
@@ -199,6 +212,8 @@ class Metrics:
             return
         self._child(self._hits, model).inc(record.hit_tokens)
         if (predicted := record.predicted_hit_tokens) is not None:
+            error = record.hit_tokens - predicted
+            self._child(self._hit_error, record.replica).observe(error)
             self._child(self._predicted, model).inc(predicted)
             self._child(self._unpredicted, model).inc(max(0, predicted - record.hit_tokens))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from router.metrics import TokenizerSample
 from router.openai.generation import Generation
@@ -16,6 +16,9 @@ from router.tokens.fallback import ByModel, FallbackTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits
 from router.tokens.local import EngineFlags, Limits, LocalTokenizer
 from router.tokens.protocol import Tokenizer
+
+DEFAULT_NAME: Final = "*"
+"""How `/metrics` names the tokenizer of all models that have none of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,16 @@ class Tokenizers:
     async def judge(self) -> None:
         """Compare samples of requests with the engines', for ever."""
         async with asyncio.TaskGroup() as group:
-            for judged in self._distinct():
+            for judged in self._distinct().values():
                 group.create_task(judged.run())
             await asyncio.Event().wait()
 
     def samples(self) -> Iterator[TokenizerSample]:
         """Each local tokenizer as `/metrics` shows it."""
-        for judged in self._distinct():
+        for name, judged in self._distinct().items():
             local, memo = judged.local, judged.local.encoder.memo
             yield TokenizerSample(
-                tokenizer=local.name,
+                tokenizer=name,
                 is_trusted=judged.is_trusted,
                 verdicts={str(kind): count for kind, count in judged.verdicts.items()},
                 memo_bytes=memo.size_bytes,
@@ -61,8 +64,13 @@ class Tokenizers:
                 stuck_threads=local.workers.stuck,
             )
 
-    def _distinct(self) -> list[JudgedTokenizer]:
-        return list({id(judged): judged for judged in self.judged.values()}.values())
+    def _distinct(self) -> dict[str, JudgedTokenizer]:
+        """Each once, by the first model that it serves."""
+        found: dict[str, JudgedTokenizer] = {}
+        for model, judged in self.judged.items():
+            if all(judged is not other for other in found.values()):
+                found[model or DEFAULT_NAME] = judged
+        return found
 
 
 class ToldEngine(Protocol):
