@@ -201,6 +201,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     runtime: Runtime
     tokens = _tokens(config.tokens, session, pool, rng)
     metrics = Metrics(lambda: runtime.samples(), tokens.samples)
+    metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await _keeper(config, index, dial, supervisor)
     memory = config.index

@@ -126,6 +126,14 @@ def encode_replay(frame: Frame | None) -> list[bytes]:
 
 
 def _decode_event(raw: Any) -> Event | None:
+    if type(raw) is dict and raw.get("type") == "BlockRemoved":  # most events, one per block
+        return BlockRemoved(
+            tuple(raw["block_hashes"]),
+            raw.get("medium"),
+            raw.get("group_idx"),
+            raw.get("locality"),
+            raw.get("ownership"),
+        )
     tag, values = _tagged_values(raw)
     kind = _KINDS.get(tag)
     if kind is None:

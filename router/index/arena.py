@@ -21,7 +21,7 @@ ROW_KEY_BYTES: Final = 8 * ROW_SLOTS
 ROW_BYTES: Final = (8 + 8 + 2) * ROW_SLOTS + 2
 _GROW_ROWS: Final = 256
 _GROW_SHARE: Final = 12
-_RESERVE_SHARE: Final = 3 / 32
+_RESERVE_SHARE: Final = 1 / 16
 _RESERVE_AT_LEAST: Final = 32 * 1024
 
 

@@ -135,21 +135,22 @@ class Holders:
     def walk(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live bit; a hole ends a replica's match."""
         found: dict[ReplicaId, int] = {}
-        holders = self.live
+        if not prefix:
+            return found
+        holders, in_tray = self.live, self.tray.get
         for start, end, mask in self._runs(prefix):
             in_table = holders & mask
             if in_table == holders:
                 continue
             elsewhere = holders ^ in_table
-            if self.tray:
+            if elsewhere & in_tray(prefix[start], 0):
                 holders = in_table | self._walk_tray(elsewhere, prefix, (start, end), found)
             else:
                 self._note(elsewhere, start, found)
                 holders = in_table
             if not holders:
                 return found
-        if prefix:
-            self._note(holders, len(prefix), found)
+        self._note(holders, len(prefix), found)
         return found
 
     def _walk_tray(
@@ -181,9 +182,12 @@ class Holders:
             slots = self._table.find_many(keys[start : start + step])
             numbers = self._arena.values[slots]
             numbers[slots == ABSENT] = EMPTY
-            begins = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
-            for at, end in zip(begins, [*begins[1:], len(slots)], strict=True):
-                yield start + at, start + end, masks[int(numbers[at])]
+            changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+            begins = [start, *(changes + start).tolist()]
+            kinds = [int(numbers[0]), *numbers[changes].tolist()]
+            ends = [*begins[1:], start + len(slots)]
+            for at, end, kind in zip(begins, ends, kinds, strict=True):
+                yield at, end, masks[kind]
             start, step = start + step, step * _LOOK_FURTHER
 
     def _note(self, mask: int, depth: int, found: dict[ReplicaId, int]) -> None:

@@ -53,7 +53,7 @@ class MemoryIndex:
         max_parked: int = 1024,
         parked_ttl_s: float = 30.0,
     ) -> None:
-        self._clock = clock
+        self._clock, self.max_bytes = clock, max_bytes
         self._max_parked = max_parked
         self._parked_ttl_s = parked_ttl_s
         self._stats = IndexStats()

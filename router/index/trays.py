@@ -27,7 +27,7 @@ TRAY_BYTES: Final = 300
 """What a block in a tray takes, about."""
 
 _TRAY_AT_MOST: Final = 4096
-_TRAYS_SHARE: Final = 16
+_TRAYS_SHARE: Final = 32
 _GONE_AT_MOST: Final = 2048
 
 
