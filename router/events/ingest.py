@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 
 from router.blocks import (
     AllBlocksCleared,
+    BlockRemoved,
     BlockStored,
     Event,
     Frame,
@@ -228,7 +231,7 @@ class _Follower:
         self.counters.events += len(batch.events)
         self.counters.unknown_events += batch.unknown_events
         await self._pace(_FRAME_COST_BLOCKS)
-        for event in batch.events:
+        for event in _joined(batch.events):
             try:
                 cost = self._apply_event(event)
             except (TypeError, ValueError, LookupError, AttributeError) as exc:
@@ -256,3 +259,20 @@ class _Follower:
     def _show(self) -> None:
         reason = self._unproven or self._standing.doubt
         self._trust.set(Trust.DEGRADED if reason else Trust.EXACT, reason)
+
+
+def _joined(events: Iterable[Event]) -> Iterator[Event]:
+    """Removals that follow one another as one: engines send one per block."""
+    for (kind, *where), alike in groupby(events, _kind_and_place):
+        if kind is BlockRemoved:
+            medium, group_idx, locality = where
+            handles = tuple(h for e in alike if isinstance(e, BlockRemoved) for h in e.block_hashes)
+            yield BlockRemoved(handles, medium, group_idx, locality)
+        else:
+            yield from alike
+
+
+def _kind_and_place(event: Event) -> tuple[Any, ...]:
+    if isinstance(event, BlockRemoved):
+        return BlockRemoved, event.medium, event.group_idx, event.locality
+    return (type(event),)

@@ -136,7 +136,8 @@ class Trial:
         if draw < 0.25:
             self.findings.count("restart")
             await subject.engine.restart(down_s=self._rng.choice([0.0, 0.1, 0.4]))
-            subject.replay_lies = False
+            events = subject.engine.engine.faults.current.events
+            subject.replay_lies = events.lose_from_replay
         elif draw < 0.5:
             async with self._http.post(f"{subject.engine.url}/reset_prefix_cache") as reply:
                 was_reset = (await reply.json())["success"]
