@@ -124,7 +124,7 @@ async def test_our_own_errors_arrive_as_the_right_exceptions(client, world):
 
 async def test_a_stream_that_dies_raises_and_is_never_taken_for_whole(client):
     stream = await client.chat.completions.create(model="m", messages=say("die"), stream=True)
-    words = []
+    words: list[str] = []
 
     async def read():
         async for chunk in stream:
@@ -168,7 +168,7 @@ async def test_messages_plain_and_streamed(claude):
 
 async def test_messages_that_die_raise(claude):
     asked = {"model": "m", "max_tokens": 9, "messages": say("die")}
-    words = []
+    words: list[str] = []
 
     async def read():
         async with claude.messages.stream(**asked) as stream:
