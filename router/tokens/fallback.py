@@ -17,7 +17,7 @@ class NullTokenizer:
 
 
 class FallbackTokenizer:
-    """The first tokenizer that succeeds; the last one's reason if none does.
+    """The first tokenizer that succeeds; if none does, the last reason that says something.
 
     A reason that lies in the prompt ends the search: the next tokenizer would say the same.
     `deadline_s` is for all of them together.
@@ -42,7 +42,8 @@ class FallbackTokenizer:
             except TokenizeFailed as exc:
                 if exc.reason in FINAL:
                     raise
-                failure = exc
+                if exc.reason is not Reason.UNAVAILABLE:  # says the least, so it hides no other
+                    failure = exc
         raise failure
 
 

@@ -38,13 +38,15 @@ class Limits:
 
     `inline_bytes`: bodies up to this size are decoded and rendered on the event loop;
     `inline_chars`: up to so many new characters are encoded there (both about 1 ms). More goes to
-    the threads. `inline_s`: a template that takes longer goes to them too, from then on.
+    the threads. `inline_s`: a template that takes longer goes to them too, from then on, and
+    ends after `render_s`: it takes 10 ms for the longest of prompts.
     """
 
     deadline_s: float = 1.0
     inline_bytes: int = 64 * 1024
     inline_chars: int = 4096
     inline_s: float = 0.02
+    render_s: float = 0.25
     max_bytes: int = 4 * 1024 * 1024
     workers: WorkerLimits = DEFAULT_WORKERS
     memo_bytes: int = 64 * 1024 * 1024
@@ -149,7 +151,7 @@ class LocalTokenizer:
             except TemplateTooSlow:
                 self._is_slow = True
         left_s = until - asyncio.get_running_loop().time()
-        ask = (generation, time.monotonic() + left_s)
+        ask = (generation, time.monotonic() + min(left_s, self._limits.render_s))
         found, took_s = await self.workers.run(self._timed_pieces, ask, until)
         self._is_slow = self._is_slow and took_s > self._limits.inline_s / 4
         return found

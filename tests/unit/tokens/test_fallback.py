@@ -54,6 +54,11 @@ async def test_nobody_else_is_asked_about_a_prompt_that_is_at_fault(reason):
     assert second.asked == 0
 
 
+async def test_nobody_left_to_ask_does_not_hide_the_cause():
+    fallback = FallbackTokenizer([Fixed(Reason.TEMPLATE_ERROR), NullTokenizer()])
+    assert await reason_of(fallback) is Reason.TEMPLATE_ERROR
+
+
 async def test_the_last_reason_is_told():
     fallback = FallbackTokenizer([Fixed(Reason.UNSUPPORTED), Fixed(Reason.TIMEOUT)])
     assert await reason_of(fallback) is Reason.TIMEOUT

@@ -124,7 +124,7 @@ async def test_who_is_not_trusted_leaves_it_to_the_engine(judged, engine):
     await seen(judged, 1)
     assert unpack(await both.tokenize(completion("dog")))[-1] == 1
     engine.failure = Reason.UNAVAILABLE
-    assert await reason_of(both, completion("cat")) is Reason.UNAVAILABLE
+    assert await reason_of(both, completion("cat")) is Reason.UNTRUSTED
 
 
 async def test_trust_comes_back_after_enough_different_prompts(judged, engine, caplog):
