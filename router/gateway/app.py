@@ -102,9 +102,7 @@ class Gateway:
             error = RouterError(f"The router failed. Its log knows more, under {request_id}.")
         response = replies.error_response(error, request_id)
         response.headers.update(cors)
-        if not request.content.is_eof():
-            # what follows on the connection is the rest of a body that nobody reads
-            response.force_close()
+        _refuse_rest(request, response)
         return response
 
 
@@ -114,6 +112,16 @@ def request_id_of(request: web.BaseRequest) -> str:
     if given is not None and _SANE_ID.fullmatch(given):
         return given
     return f"{getrandbits(128):032x}"
+
+
+def _refuse_rest(request: web.BaseRequest, response: web.Response) -> None:
+    """What follows on the connection may be the rest of a body that nobody reads."""
+    if request.content.is_eof():
+        return
+    response.force_close()
+    if request.content.exception() is not None:
+        # aiohttp would read on, and log the exception as a bug of ours
+        request.content.feed_eof()
 
 
 def _unknown(request: web.BaseRequest, methods: Mapping[str, Handler] | None) -> RouterError:

@@ -1,0 +1,144 @@
+"""Mutated HTTP against the listener of a real router process.
+
+    python -m tests.fuzz.http_fuzz [--cases 200000] [--seed 1] [--only NUMBER]
+
+Every case is one connection. Findings are: a 500 (or a status that no handler gives), a reply that
+does not come in time though the client has said that it sends no more, something still in flight,
+memory that grows, a log line about a bug, a router that is gone. `--only` plays one case again.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import psutil
+
+from tests.fuzz.http_grammar import conversation
+from tests.support.faults import Bed, bed, works
+from tests.support.processes import until
+
+WAIT_S = 20.0
+"""A listener that hangs: its own limit on slow bodies is far below this."""
+QUIET_S = 0.3
+AT_ONCE = 64
+MOST_GROWTH_BYTES = 24 * 2**20
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+FINE = {100, 200, 204, 400, 404, 405, 408, 413, 417, 429, 431, 502, 503, 504}
+SETTINGS = (
+    "listen.body_timeout_s=2",
+    "listen.head_timeout_s=2",
+    "listen.max_body_bytes=1048576",
+    "health.interval_s=2",
+)
+
+
+@dataclass
+class Findings:
+    statuses: Counter[int] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+    growth: int = 0
+
+
+async def listen(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, chance: float
+) -> bytes:
+    """What comes back: to a client that leaves, that says it is done, or that waits."""
+    if chance < 0.05:
+        return b""
+    if chance < 0.3:
+        writer.write_eof()
+        async with asyncio.timeout(WAIT_S):
+            return await reader.read()
+    async with asyncio.timeout(WAIT_S):
+        raw = await reader.read(1 << 16)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(QUIET_S):
+                more = await reader.read(1 << 16)
+            if not more:
+                break
+            raw += more
+    return raw
+
+
+async def play(run: Bed, seed: int, number: int, found: Findings) -> None:
+    rng = Random(f"{seed}/{number}")
+    host, port = run.router.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    raw = b""
+    try:
+        with contextlib.suppress(OSError):
+            for piece in conversation(rng):
+                writer.write(piece)
+                await writer.drain()
+            raw = await listen(reader, writer, rng.random())
+    except TimeoutError:
+        found.bad.append(f"case {number}: hangs")
+    finally:
+        writer.close()
+    for status in map(int, _STATUS.findall(raw)):
+        found.statuses[status] += 1
+        if status not in FINE:
+            found.bad.append(f"case {number}: status {status}")
+
+
+async def fuzz(cases: int, seed: int) -> Findings:
+    found = Findings()
+    async with bed(works, works, settings=SETTINGS) as run:
+        router = psutil.Process(run.router.process.pid)
+        numbers = iter(range(cases))
+
+        async def work() -> None:
+            for number in numbers:
+                await play(run, seed, number, found)
+                if number == cases // 4:
+                    found.growth = -router.memory_info().rss
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        await until(run.is_idle)
+        found.growth += router.memory_info().rss
+        if await run.metric("warmgate_requests_total", outcome="internal_error"):
+            found.bad.append("a request ended in an internal error")
+        if (await run.ask(is_stream=True)).error is not None:
+            found.bad.append("does not serve any more")
+        if router.num_fds() > 64:
+            found.bad.append(f"{router.num_fds()} descriptors are open")
+    if found.growth > MOST_GROWTH_BYTES:
+        found.bad.append(f"memory grew by {found.growth / 2**20:.1f} MiB")
+    return found
+
+
+async def again(seed: int, number: int) -> Findings:
+    found = Findings()
+    async with bed(works, works, settings=SETTINGS) as run:
+        sys.stdout.write(f"{conversation(Random(f'{seed}/{number}'))!r}\n")
+        await play(run, seed, number, found)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int)
+    arguments = parser.parse_args()
+    if arguments.only is not None:
+        found = asyncio.run(again(arguments.seed, arguments.only))
+    else:
+        found = asyncio.run(fuzz(arguments.cases, arguments.seed))
+    sys.stdout.write(f"replies by status: {dict(sorted(found.statuses.items()))}\n")
+    sys.stdout.write(f"memory after the first quarter: {found.growth / 2**20:+.1f} MiB\n")
+    for each in found.bad[:50]:
+        sys.stdout.write(f"FOUND {each}\n")
+    return 1 if found.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
