@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
@@ -17,16 +18,19 @@ import aiohttp
 
 from router.blocks import BlockStored, MalformedFrame
 from router.blocks.hashing import TYPE_CODE
-from router.events.keeper import NO_EVENTS
+from router.events.keeper import NO_EVENTS, Keeper
 from router.events.probe import Engine, Listener, Probe, listening
 from router.events.sources import DialSources
+from router.events.trust import ReplicaTrust, Trust
 from router.openai.generation import parse_generation
-from router.replicas import Replica
+from router.replicas import Member, Replica
 from router.tokens.protocol import TokenizeFailed, Tokenizer
 
 LINK_S: Final = 3.0
 EVENT_S: Final = 5.0
 _POLL_S: Final = 0.02
+_LOOK_EVERY_S: Final = 0.5
+log = logging.getLogger(__name__)
 
 TokenizerOf = Callable[[str], Tokenizer]
 """Model → the tokenizer that the router uses first for it."""
@@ -148,6 +152,37 @@ class Parity:
         except TokenizeFailed as exc:
             return str(exc.reason)
         return list(memoryview(ids).cast(TYPE_CODE))
+
+
+@dataclass(slots=True)
+class SelfTest:
+    """Checks each replica whose events begin a new epoch; a mistake costs it EXACT."""
+
+    members: Iterable[Member]
+    keeper: Keeper
+    parity: Parity
+    is_wanted: bool = True
+    _tested: dict[str, int] = field(default_factory=dict)
+    """Replica → the epoch in which it was checked last."""
+
+    async def run(self) -> None:
+        """Look for new epochs until cancelled."""
+        while self.is_wanted:
+            for member in list(self.members):
+                trust = self.keeper.of(member.id).trust
+                is_new = self._tested.get(member.id) != trust.epoch
+                if is_new and member.is_healthy and trust.trust is Trust.EXACT:
+                    self._tested[member.id] = trust.epoch
+                    await self._test(member, trust)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _test(self, member: Member, trust: ReplicaTrust) -> None:
+        epoch = trust.epoch
+        verdict = await self.parity.check(member.replica)
+        for mistake in verdict.mistakes:
+            log.warning("replica %s: self-test: %s", member.id, mistake)
+        if trust.epoch == epoch:
+            trust.accuse("; ".join(verdict.mistakes))
 
 
 def _wrong_model(replica: Replica, name: str, models: Sequence[str]) -> str:

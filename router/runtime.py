@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -14,17 +14,16 @@ import aiohttp
 import zmq.asyncio
 
 from router import log
-from router.blocks import BlockHash
 from router.config import ConfigError, probe_times, to_replica
 from router.events.keeper import Keeper
 from router.events.seeds import gather_seeds
 from router.events.sources import DialSources, choose_sources
-from router.events.trust import Trust
 from router.events.upkeep import Upkeep
 from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
 from router.metrics import Metrics, ReplicaSample
+from router.parity import Parity, SelfTest
 from router.planner import Planner
 from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
@@ -120,14 +119,6 @@ class Runtime:
         self.pool.mark_down(replica_id, error)
         self.prober.hurry(replica_id)
 
-    def observe_served(
-        self, replica_id: str, prefix: Sequence[BlockHash], hit_tokens: int | None
-    ) -> None:
-        """A prompt was computed there: news for an index that hears no events of it."""
-        size = min(self.index.block_sizes(replica_id), default=0)
-        hit_blocks = hit_tokens // size if size and hit_tokens is not None else None
-        self.keeper.served(replica_id, prefix, hit_blocks)
-
     def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
         """Compare a prediction with what the engine reported; too many misses clear the index."""
         size = min(self.index.block_sizes(replica_id), default=0)
@@ -169,9 +160,8 @@ class Runtime:
             )
 
     def _is_learning(self, member: Member) -> bool:
-        trust = self.keeper.of(member.id).trust
         is_first_probe = not member.is_healthy and member.last_error == "not probed yet"
-        return is_first_probe or (member.is_healthy and trust.trust is Trust.CATCHING_UP)
+        return is_first_probe or (member.is_healthy and self.keeper.is_learning(member.id))
 
     def _join(self, member: Member) -> None:
         self.supervisor.run(f"health {member.id}", lambda: self.prober.watch(member))
@@ -204,10 +194,10 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await _keeper(config, index, dial, supervisor)
-    memory = config.index
-    upkeep = Upkeep(index, keeper, memory.snapshot_file, memory.snapshot_interval_s)
-    stack.push_async_callback(upkeep.save_once)
-    upkeep.start(supervisor.run)
+    upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
+    upkeep.start(supervisor.run, stack.push_async_callback)
+    parity = Parity(session, dial, tokens.first_choice, rng)
+    supervisor.run("self-test", SelfTest(pool, keeper, parity, config.events.self_test).run)
     pool.on_health.append(keeper.health_changed)
     planner = Planner(
         pool=pool,

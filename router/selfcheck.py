@@ -13,7 +13,6 @@ from router.events.sources import DialSources
 from router.parity import Parity, Verdict
 from router.runtime import Runtime
 from router.settings import RouterConfig
-from router.tokens import Tokenizer
 
 
 async def check_live(config: RouterConfig) -> AsyncIterator[Verdict]:
@@ -23,7 +22,7 @@ async def check_live(config: RouterConfig) -> AsyncIterator[Verdict]:
         context = zmq.asyncio.Context()
         try:
             sources = DialSources(context, session)
-            parity = Parity(session, sources, lambda model: first_choice(runtime, model), Random())
+            parity = Parity(session, sources, runtime.tokens.first_choice, Random())
             for settings in config.replicas:
                 size = next(iter(sizes)) if len(sizes) == 1 else None
                 verdict = await parity.check(to_replica(settings), list(config.tokens.models), size)
@@ -31,13 +30,6 @@ async def check_live(config: RouterConfig) -> AsyncIterator[Verdict]:
                 yield verdict
         finally:
             context.destroy(linger=0)
-
-
-def first_choice(runtime: Runtime, model: str) -> Tokenizer:
-    """The local tokenizer without what stands behind it, so that its mistakes show."""
-    judged = runtime.tokens.judged
-    found = judged.get(model, judged.get(None))
-    return found.local if found is not None else runtime.tokens.tokenizer
 
 
 def in_words(verdict: Verdict) -> str:

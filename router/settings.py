@@ -123,6 +123,9 @@ class EventsSettings(Settings, frozen=True):
         str | None, _doc("ZeroMQ endpoint to bind, for engines that connect to the router.")
     ] = None
     replay_timeout_s: Annotated[Seconds, _doc("Longest wait for one replay.", gt=0)] = 10.0
+    self_test: Annotated[
+        bool, _doc("Probe each replica at the start and after restarts, as `check --live` does.")
+    ] = False
     quiet_s: Annotated[
         Seconds, _doc("After so long without a frame, ask whether any was lost.", gt=0)
     ] = 2.0

@@ -27,6 +27,7 @@ from router.replicas.replica import ReplicaId
 SLICE_BLOCKS: Final = 1024
 """Blocks applied before other tasks get a turn: about 1 ms."""
 
+NOT_FOLLOWED: Final = "not followed"
 _FRAME_COST_BLOCKS: Final = 64  # receiving and decoding an almost empty frame takes as long
 
 
@@ -88,7 +89,7 @@ async def follow(
                 await follower.take(item)
     finally:
         index.forget(replica_id)
-        trust.set(Trust.BLIND, "not followed")
+        trust.set(Trust.BLIND, NOT_FOLLOWED)
 
 
 class _Follower:

@@ -10,16 +10,17 @@ from typing import Final, Protocol
 
 from router.blocks import BlockHash
 from router.events.history import CacheShape, IndexOfGuesses, RoutedHistory
-from router.events.ingest import IngestCounters, Standing, follow
+from router.events.ingest import NOT_FOLLOWED, IngestCounters, Standing, follow
 from router.events.snapshot import IndexWithDumps, ReplicaSnapshot
 from router.events.sources import Sources
-from router.events.trust import ReplicaTrust, Trust, TrustChange
+from router.events.trust import NOT_ASKED, ReplicaTrust, Trust, TrustChange
 from router.replicas import Member, Replica
 
 NO_EVENTS: Final = (
     "it publishes no KV events; start vLLM with --kv-events-config "
     """'{"enable_kv_cache_events": true, "publisher": "zmq"}'"""
 )
+DOWN: Final = "the replica is down"
 _TURNS_FOR_A_FRAME: Final = 1000
 _WITHOUT_EVENTS: Final = frozenset((Trust.BLIND, Trust.APPROXIMATE))
 log = logging.getLogger(__name__)
@@ -81,26 +82,33 @@ class Keeper:
                     watched.may_guess = True
                     await _until(watched.health_changed, self._follow(member.replica, watched))
                     watched.may_guess = False
-                watched.trust.set(Trust.BLIND, "the replica is down")
+                watched.trust.set(Trust.BLIND, DOWN)
                 await watched.health_changed.wait()
                 watched.health_changed.clear()
         finally:
             self._watched.pop(member.id, None)
 
-    def served(self, replica_id: str, prefix: Sequence[BlockHash], hit_blocks: int | None) -> None:
+    def is_learning(self, replica_id: str) -> bool:
+        """Is it too early to say how much is known of a replica that is up?"""
+        trust = self.of(replica_id).trust
+        is_unasked = trust.trust is Trust.BLIND and trust.reason in (NOT_ASKED, DOWN, NOT_FOLLOWED)
+        return is_unasked or trust.trust is Trust.CATCHING_UP
+
+    def served(self, replica_id: str, prefix: Sequence[BlockHash], hit_tokens: int | None) -> None:
         """A prompt was computed by a replica. Remembered only where events don't say it better."""
         watched = self.of(replica_id)
         if watched.trust.trust not in _WITHOUT_EVENTS or not watched.may_guess:
             return
+        sizes = self.index.block_sizes(replica_id)
+        if not sizes:
+            return
+        size = min(sizes)
         if watched.history is None:
-            sizes = self.index.block_sizes(replica_id)
-            if not sizes:
-                return
-            shape = CacheShape(block_size=min(sizes))
+            shape = CacheShape(block_size=size)
             watched.history = RoutedHistory(self.index, replica_id, shape)
             reason = f"{watched.trust.reason}; known is what was sent there"
             watched.trust.set(Trust.APPROXIMATE, reason)
-        watched.history.served(prefix, hit_blocks)
+        watched.history.served(prefix, None if hit_tokens is None else hit_tokens // size)
 
     def _trust_changed(self, change: TrustChange) -> None:
         why = f", {change.reason}" if change.reason else ""

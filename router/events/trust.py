@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from router.replicas.replica import ReplicaId
 
@@ -33,6 +33,7 @@ class TrustChange:
     epoch: int
 
 
+NOT_ASKED: Final = "no event yet"
 OnChange: TypeAlias = Callable[[TrustChange], None]
 
 
@@ -53,10 +54,11 @@ class ReplicaTrust:
         self.epoch = 0
         self._patience = patience
         self._on_change = on_change
-        self._by_events = (Trust.BLIND, "no event yet")
+        self._by_events = (Trust.BLIND, NOT_ASKED)
         self._contradictions = 0
         self._is_contradicted = False
         self._is_suspected = False
+        self._accusation = ""
         self._shown = self._current()
 
     @property
@@ -81,6 +83,12 @@ class ReplicaTrust:
         self._contradictions = 0
         self._is_contradicted = False
         self._is_suspected = False
+        self._accusation = ""
+        self._show()
+
+    def accuse(self, mistake: str) -> None:
+        """A self-test has found something wrong (empty: nothing). Holds for this epoch."""
+        self._accusation = mistake
         self._show()
 
     def observe_hit(self, predicted_blocks: int, hit_blocks: int) -> bool:
@@ -102,6 +110,8 @@ class ReplicaTrust:
         return self._is_contradicted and not was_contradicted
 
     def _current(self) -> tuple[Trust, str]:
+        if self._by_events[0] is Trust.EXACT and self._accusation:
+            return Trust.DEGRADED, self._accusation
         if self._by_events[0] is Trust.EXACT and self._is_contradicted:
             return Trust.DEGRADED, "real hits fall short of predictions"
         if self._by_events[0] is Trust.EXACT and self._is_suspected:

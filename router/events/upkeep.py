@@ -39,8 +39,13 @@ class Upkeep:
     snapshot_file: str | None
     snapshot_interval_s: float
 
-    def start(self, run: Callable[[str, Callable[[], Awaitable[None]]], None]) -> None:
-        """Give each task to whoever runs them under a name."""
+    def start(
+        self,
+        run: Callable[[str, Callable[[], Awaitable[None]]], None],
+        at_the_end: Callable[[Callable[[], Awaitable[None]]], object],
+    ) -> None:
+        """Give each task to whoever runs them under a name, and a last one for the end."""
+        at_the_end(self.save_once)
         run("tidy", self.tidy)
         run("snapshot", self.save)
 

@@ -106,7 +106,7 @@ class Journey:
         if reply.status == 200:
             hit = reply.usage.cached_tokens if reply.usage is not None else None
             prefix = self._plan.prefixes[reply.replica.id].hashes
-            self._runtime.observe_served(reply.replica.id, prefix, hit)
+            self._runtime.keeper.served(reply.replica.id, prefix, hit)
         self._judge(reply)
         if (usage := reply.usage) is not None:
             record.prompt_tokens = usage.prompt_tokens

@@ -37,6 +37,11 @@ class Tokenizers:
     judged: Mapping[str | None, JudgedTokenizer]
     blocks: BlockMemo
 
+    def first_choice(self, model: str) -> Tokenizer:
+        """A model's local tokenizer without what stands behind it, so that its mistakes show."""
+        judged = self.judged.get(model, self.judged.get(None))
+        return judged.local if judged is not None else self.tokenizer
+
     def observe_count(self, generation: Generation, ours: int, reported: int) -> None:
         """A reply says how many tokens its prompt had; `ours` is 0 if its ids were not known."""
         judged = self.judged.get(generation.model, self.judged.get(None))

@@ -1,7 +1,7 @@
 """Figures of the index on this machine: `python -m tests.bench.index`.
 
 Prints them and writes build/bench-index.json, and the growth with replicas and blocks to
-build/index-growth.json, for plots. Times are of CPU, so that other work on the machine counts
+build/index-growth.json and .svg. Times are of CPU, so that other work on the machine counts
 less. Runs for some minutes on one core; nothing is asserted. Blocks have 16 tokens, as vLLM's on
 a GPU, but where tokens don't matter.
 """
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -28,12 +28,14 @@ from router.blocks import (
     hash_blocks,
 )
 from router.index import MemoryIndex
+from tests.bench.index_plot import plot
 
 BLOCK_SIZE = 16
 PAIRS = 10_000_000
 BLOCKS_PER_EVENT = 128  # one prefill chunk of 2048 tokens
 RESULT = Path("build/bench-index.json")
 GROWTH = Path("build/index-growth.json")
+PLOT = Path("build/index-growth.svg")
 Figures = dict[str, float]
 
 
@@ -45,7 +47,9 @@ def main() -> None:
             print(f"{name:45} {value:12,.2f}", flush=True)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(figures, indent=2) + "\n")
-    GROWTH.write_text(json.dumps(growth(), indent=2) + "\n")
+    grown = growth()
+    GROWTH.write_text(json.dumps(grown, indent=2) + "\n")
+    PLOT.write_text(plot(grown))
 
 
 def hash_and_match() -> Figures:
@@ -175,10 +179,11 @@ def growth() -> dict[str, dict[str, Figures]]:
     """Match time and memory by the number of replicas, a tenth of a million blocks each time, and
     by the number of blocks on 64 replicas."""
     by_replicas = {str(n): in_child(n, 1, 100_000) for n in (1, 4, 16, 64, 256)}
-    by_blocks = {str(n): in_child(64, 1, n) for n in (100_000, 1_000_000)}
+    by_blocks = {str(n): in_child(64, 1, n) for n in (100_000, 1_000_000, PAIRS)}
     return {"by_replicas": by_replicas, "by_blocks": by_blocks}
 
 
+@cache
 def in_child(replicas: int, shared: int, pairs: int) -> Figures:
     command = [sys.executable, "-m", "tests.bench.index", "--fill"]
     command += [str(replicas), str(shared), str(pairs)]

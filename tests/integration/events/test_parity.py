@@ -1,5 +1,6 @@
 """The self-test names each mistake that one can make, and passes where none was made."""
 
+import asyncio
 from array import array
 from random import Random
 
@@ -10,10 +11,11 @@ from aiohttp import web
 
 from router.events.sources import DialSources
 from router.openai.generation import Generation
-from router.parity import Parity, Verdict
+from router.parity import Parity, SelfTest, Verdict
 from router.replicas import Replica
 from router.tokens import LocalTokenizer
-from tests.support.processes import MODEL_DIR
+from tests.support.gateway import gateway
+from tests.support.processes import MODEL_DIR, until
 from workers.engine import EngineOptions, RunningEngine, run_engine
 
 OPTIONS = EngineOptions(speed_up=20.0)
@@ -132,3 +134,47 @@ async def test_a_wrong_model_name_is_named(local):
 async def test_a_replica_that_does_not_answer_is_named(local):
     (mistake,) = (await verdict_on(Replica("r2", "http://127.0.0.1:9"), local)).mistakes
     assert "does not answer" in mistake
+
+
+async def test_a_router_that_tests_itself_probes_each_replica_once_per_epoch():
+    async with (
+        run_engine(OPTIONS) as engine,
+        gateway([settings_of(engine)], events={"self_test": True}) as run,
+    ):
+        trust = run.runtime.keeper.of("r2").trust
+
+        async def was_probed() -> bool:
+            return len(engine.cached()) > 0
+
+        await until(was_probed)
+        assert (trust.trust, trust.reason) == ("exact", "")
+
+
+async def test_a_mistake_that_the_self_test_finds_costs_exact(local):
+    wrong = Mistaken(local, ("/v1/chat/completions",))
+    context = zmq.asyncio.Context()
+    async with (
+        run_engine(OPTIONS) as engine,
+        gateway([settings_of(engine)]) as run,
+        aiohttp.ClientSession() as session,
+    ):
+        keeper = run.runtime.keeper
+        parity = Parity(session, DialSources(context, session), lambda model: wrong, Random(1))
+        testing = asyncio.create_task(SelfTest(run.runtime.pool, keeper, parity).run())
+        trust = keeper.of("r2").trust
+
+        async def is_accused() -> bool:
+            return trust.reason.startswith("wrong chat template")
+
+        try:
+            await until(is_accused)
+            assert trust.trust == "degraded"
+        finally:
+            testing.cancel()
+            await asyncio.wait([testing])
+            context.destroy(linger=0)
+
+
+def settings_of(engine: RunningEngine) -> dict[str, str]:
+    urls = {"events": engine.events_url, "replay": engine.replay_url}
+    return {"id": "r2", "url": engine.url, **urls}
