@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -16,8 +17,8 @@ from router.index.sets import EMPTY, HolderSets
 from router.index.table import ABSENT, Table
 from router.replicas.replica import ReplicaId
 
-_FIRST_LOOK: Final = 256
-_LOOK_FURTHER: Final = 4
+_FIRST_LOOK: Final = 1024
+_LOOK_FURTHER: Final = 2
 _SWEEP_CELLS: Final = 256
 """Cells of a directory emptied at a time: some 1400 blocks, well under a millisecond."""
 
@@ -135,7 +136,7 @@ class Holders:
     def walk(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live bit; a hole ends a replica's match."""
         found: dict[ReplicaId, int] = {}
-        if not prefix:
+        if not prefix or not self._has(prefix[0]):
             return found
         holders, in_tray = self.live, self.tray.get
         for start, end, mask in self._runs(prefix):
@@ -153,6 +154,9 @@ class Holders:
         self._note(holders, len(prefix), found)
         return found
 
+    def _has(self, block: BlockHash) -> bool:
+        return block in self.tray or self._table.find(block) != ABSENT
+
     def _walk_tray(
         self,
         holders: int,
@@ -161,9 +165,9 @@ class Holders:
         found: dict[ReplicaId, int],
     ) -> int:
         """Which of `holders` hold a run of blocks in their trays; the others' depth is noted."""
-        get = self.tray.get
-        for depth in range(*run):
-            still = holders & get(prefix[depth], 0)
+        lying = map(self.tray.get, prefix[slice(*run)], repeat(0))
+        for depth, mask in enumerate(lying, run[0]):
+            still = holders & mask
             if still != holders:
                 self._note(holders ^ still, depth, found)
                 if not still:
