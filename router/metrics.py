@@ -56,6 +56,38 @@ class TokenizerSample:
     stuck_threads: int
 
 
+@dataclass(frozen=True, slots=True)
+class SharedSample:
+    """What routers share, as `/metrics` shows it now. `failures`: round trips, by state."""
+
+    state: str
+    routers: int
+    failures: Mapping[str, int]
+    wipes: int
+
+
+class _SharedCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[SharedSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "warmgate_shared_state", "1 for the state of what routers share.", labels=["state"]
+        )
+        routers = GaugeMetricFamily("warmgate_shared_routers", "Routers known to run, with us.")
+        failures = CounterMetricFamily(
+            "warmgate_shared_failures", "Round trips that failed.", labels=["state"]
+        )
+        wipes = CounterMetricFamily("warmgate_shared_wipes", "Times the store came back empty.")
+        for sample in self._read():
+            state.add_metric([sample.state], 1)
+            routers.add_metric([], sample.routers)
+            wipes.add_metric([], sample.wipes)
+            for kind, count in sample.failures.items():
+                failures.add_metric([kind], count)
+        yield from (state, routers, failures, wipes)
+
+
 class _TokenizerCollector(Collector):
     def __init__(self, read: Callable[[], Iterable[TokenizerSample]]) -> None:
         self._read = read
@@ -128,11 +160,13 @@ class Metrics:
         self,
         read_replicas: Callable[[], Iterable[ReplicaSample]],
         read_tokenizers: Callable[[], Iterable[TokenizerSample]] = tuple,
+        read_shared: Callable[[], Iterable[SharedSample]] = tuple,
     ) -> None:
         self.registry = CollectorRegistry()
         self._children: dict[tuple[object, ...], object] = {}
         self.registry.register(_ReplicaCollector(read_replicas))
         self.registry.register(_TokenizerCollector(read_tokenizers))
+        self.registry.register(_SharedCollector(read_shared))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "model", "outcome"
         )

@@ -13,27 +13,26 @@ from random import Random
 import aiohttp
 import zmq.asyncio
 
-from router import log
+from router import log, parts
 from router.config import ConfigError, probe_times, to_replica
 from router.events.keeper import Keeper
 from router.events.seeds import gather_seeds
 from router.events.sources import DialSources, choose_sources
 from router.events.upkeep import Upkeep
-from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
 from router.metrics import Metrics, ReplicaSample
 from router.parity import Parity, SelfTest
 from router.planner import Planner
 from router.proxy.forwarder import Forwarder
-from router.proxy.reply import Limits
 from router.record import Accounts
 from router.replicas import Member, Pool
-from router.replicas.breaker import BreakerTimes, Position
+from router.replicas.breaker import Position
 from router.replicas.discovery import StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Speeds
 from router.settings import RouterConfig, TokensSettings
+from router.shared import Peers
 from router.supervise import Supervisor
 from router.tls import tls_to_replicas
 from router.tokens import (
@@ -77,6 +76,7 @@ class Runtime:
     forwarder: Forwarder
     keeper: Keeper
     upkeep: Upkeep
+    peers: Peers
     prober: Prober
     metrics: Metrics
     accounts: Accounts
@@ -94,6 +94,7 @@ class Runtime:
         async with AsyncExitStack() as stack:
             runtime = await _build(config, stack)
             runtime.supervisor.run("judge", runtime.tokens.judge)
+            runtime.peers.start(runtime.supervisor.run)
             runtime.supervisor.run("discovery", runtime.follow_discovery)
             yield runtime
 
@@ -151,7 +152,7 @@ class Runtime:
                 is_healthy=member.is_healthy,
                 is_breaker_open=member.breaker.position is not Position.CLOSED,
                 in_flight=self.reservations.in_flight(member.id),
-                queued_tokens=self.reservations.load(member.id).queued_tokens,
+                queued_tokens=self.reservations.own_load(member.id).queued_tokens,
                 index_blocks=self.index.replicas().get(member.id, 0),
                 trust=watched.trust.trust,
                 frames=watched.counters.frames,
@@ -180,21 +181,22 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
     session = await stack.enter_async_context(_session(tls, once=False))
     probing = await stack.enter_async_context(_session(tls, once=True))
-    forwarder = Forwarder(_limits(config), clock, tls)
+    forwarder = Forwarder(parts.reply_limits(config.forward), clock, tls)
     stack.push_async_callback(forwarder.aclose)
     context = zmq.asyncio.Context()
     stack.callback(context.destroy, linger=0)
-    dial = DialSources(context, session, _dial_times(config))
-    pool = Pool(clock, breaker_times=_breaker_times(config))
+    dial = DialSources(context, session, parts.dial_times(config.events))
+    pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     reservations, speeds = Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
     runtime: Runtime
     tokens = _tokens(config.tokens, session, pool, rng)
-    metrics = Metrics(lambda: runtime.samples(), tokens.samples)
+    peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
+    metrics = Metrics(lambda: runtime.samples(), tokens.samples, lambda: [peers.sample()])
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await _keeper(config, index, dial, supervisor)
-    upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
+    upkeep = Upkeep(index, keeper, *parts.snapshot_times(config.index))
     upkeep.start(supervisor.run, stack.push_async_callback)
     parity = Parity(session, dial, tokens.first_choice, rng)
     supervisor.run("self-test", SelfTest(pool, keeper, parity, config.events.self_test).run)
@@ -221,6 +223,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         forwarder=forwarder,
         keeper=keeper,
         upkeep=upkeep,
+        peers=peers,
         prober=Prober(pool, probing, probe_times(config.health), rng, forwarder.pool.refused),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
@@ -265,26 +268,7 @@ async def _keeper(
     return Keeper(index, sources, dial.shape_of, seeds)
 
 
-def _breaker_times(config: RouterConfig) -> BreakerTimes:
-    return BreakerTimes(config.health.breaker_failures, config.health.breaker_open_s)
-
-
-def _dial_times(config: RouterConfig) -> DialTimes:
-    return DialTimes(replay_s=config.events.replay_timeout_s, quiet_s=config.events.quiet_s)
-
-
 def _session(tls: ssl.SSLContext, *, once: bool) -> aiohttp.ClientSession:
     """`once`: each connection carries one request."""
     connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once)
     return aiohttp.ClientSession(connector=connector)
-
-
-def _limits(config: RouterConfig) -> Limits:
-    forward = config.forward
-    return Limits(
-        connect_timeout_s=forward.connect_timeout_s,
-        first_byte_timeout_s=forward.first_byte_timeout_s,
-        idle_timeout_s=forward.idle_timeout_s,
-        high_water_bytes=forward.buffer_bytes,
-        max_tries=forward.max_tries,
-    )

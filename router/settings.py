@@ -150,6 +150,24 @@ class IndexSettings(Settings, frozen=True):
     ] = 10.0
 
 
+class SharedSettings(Settings, frozen=True):
+    """What several routers agree on, in Redis."""
+
+    url: Annotated[
+        str | None,
+        _doc(
+            "Redis of all routers: redis://, rediss:// (TLS), unix://, "
+            "redis+sentinel://host,host/master or redis+cluster://host,host; none: no others."
+        ),
+    ] = None
+    prefix: Annotated[str, _doc("Begins every key.", min_length=1)] = "warmgate"
+    interval_s: Annotated[Seconds, _doc("Between two exchanges of load.", ge=0.02)] = 0.15
+    ttl_s: Annotated[
+        Seconds, _doc("A router not heard of for so long has no load any more.", gt=0)
+    ] = 2.0
+    deadline_ms: Annotated[float, _doc("Longest wait for one answer of Redis.", gt=0)] = 100.0
+
+
 class ForwardSettings(Settings, frozen=True):
     """Limits towards replicas."""
 
@@ -203,6 +221,7 @@ class RouterConfig(Settings, frozen=True):
     tokens: TokensSettings = TokensSettings()
     events: EventsSettings = EventsSettings()
     index: IndexSettings = IndexSettings()
+    shared: SharedSettings = SharedSettings()
     forward: ForwardSettings = ForwardSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()

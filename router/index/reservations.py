@@ -5,7 +5,7 @@ holds the reservation lets go of it when the stream ends, however it ends.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router.blocks import BlockHash
@@ -54,6 +54,16 @@ class Load:
     def in_flight(self) -> int:
         return self.running + self.waiting
 
+    def plus(self, other: "Load") -> "Load":
+        """Both, on one replica: its one queue serves all."""
+        return Load(
+            self.queued_tokens + other.queued_tokens,
+            self.wait_ms + other.wait_ms,
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.recent_ms + other.recent_ms,
+        )
+
 
 RECENT_HALF_LIFE_S = 30.0
 RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
@@ -91,6 +101,8 @@ class Reservations:
     """All requests in flight, by replica and by the first block of their prefix."""
 
     clock: Callable[[], float]
+    others: Mapping[ReplicaId, Load] = field(default_factory=dict)
+    """What other routers make replicas do. Whoever learns it puts a new mapping here."""
     _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict)
     _recent: dict[ReplicaId, _Faded] = field(default_factory=dict)
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
@@ -130,7 +142,16 @@ class Reservations:
         self._forget_prefix(reservation)
 
     def load(self, replica_id: ReplicaId) -> Load:
-        """What the replica has to do now. Linear in its requests without a first token."""
+        """What the replica has to do now, for this router and others."""
+        own, other = self.own_load(replica_id), self.others.get(replica_id)
+        return own if other is None else own.plus(other)
+
+    def own_loads(self) -> dict[ReplicaId, Load]:
+        """What each replica has to do for this router; those with nothing may lack."""
+        return {i: self.own_load(i) for i in {**self._lanes, **self._recent}}
+
+    def own_load(self, replica_id: ReplicaId) -> Load:
+        """The same for this router. Linear in the requests without a first token."""
         lane, now = self._lanes.get(replica_id), self.clock()
         recent = self._recent.get(replica_id)
         recent_ms = recent.read(now) if recent is not None else 0.0

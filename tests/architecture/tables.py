@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from loadgen.cli import make_parser as load_parser
 from router import cli as router_cli
 from router import config, errors
-from router.metrics import Metrics, ReplicaSample, TokenizerSample
+from router.metrics import Metrics, ReplicaSample, SharedSample, TokenizerSample
 from workers.cli import make_parser as worker_parser
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +97,9 @@ def main() -> None:
 def _families() -> Iterator[Metric]:
     sample = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
-    yield from Metrics(lambda: [sample], lambda: [tokenizer]).registry.collect()
+    shared = SharedSample("ok", 1, {"down": 0}, 0)
+    metrics = Metrics(lambda: [sample], lambda: [tokenizer], lambda: [shared])
+    yield from metrics.registry.collect()
 
 
 def _exposed(family: Metric) -> str:

@@ -1,0 +1,64 @@
+"""Each part's share of the settings, in the part's own words."""
+
+import secrets
+from collections.abc import Callable
+
+from router.config import ConfigError
+from router.events.zmq_source import DialTimes
+from router.index.reservations import Reservations
+from router.proxy.reply import Limits
+from router.replicas.breaker import BreakerTimes
+from router.settings import (
+    EventsSettings,
+    ForwardSettings,
+    HealthSettings,
+    IndexSettings,
+    SharedSettings,
+)
+from router.shared import (
+    BadUrl,
+    MemoryStore,
+    Peers,
+    PeerTimes,
+    RedisStore,
+    SharedStore,
+    connect,
+)
+
+
+def breaker_times(health: HealthSettings) -> BreakerTimes:
+    return BreakerTimes(health.breaker_failures, health.breaker_open_s)
+
+
+def dial_times(events: EventsSettings) -> DialTimes:
+    return DialTimes(replay_s=events.replay_timeout_s, quiet_s=events.quiet_s)
+
+
+def reply_limits(forward: ForwardSettings) -> Limits:
+    return Limits(
+        connect_timeout_s=forward.connect_timeout_s,
+        first_byte_timeout_s=forward.first_byte_timeout_s,
+        idle_timeout_s=forward.idle_timeout_s,
+        high_water_bytes=forward.buffer_bytes,
+        max_tries=forward.max_tries,
+    )
+
+
+def snapshot_times(index: IndexSettings) -> tuple[str | None, float]:
+    """Where a copy of the index goes, and how often."""
+    return index.snapshot_file, index.snapshot_interval_s
+
+
+def peers(
+    settings: SharedSettings, reservations: Reservations, clock: Callable[[], float]
+) -> Peers:
+    """This router among those that share `settings.url`; without one, alone. ConfigError."""
+    times = PeerTimes(settings.interval_s, settings.ttl_s)
+    store: SharedStore = MemoryStore(clock)
+    if settings.url is not None:
+        deadline_s = settings.deadline_ms / 1e3
+        try:
+            store = RedisStore(connect(settings.url, deadline_s), settings.prefix, deadline_s)
+        except BadUrl as exc:
+            raise ConfigError(f"shared.url: {exc}") from exc
+    return Peers(secrets.token_hex(8), store, reservations, clock, times, settings.url is not None)

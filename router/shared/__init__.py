@@ -1,0 +1,20 @@
+"""What several routers agree on: who they are, and what each makes the replicas do."""
+
+from router.shared.connect import BadUrl, connect
+from router.shared.memory import MemoryStore
+from router.shared.peers import Peers, PeerTimes
+from router.shared.protocol import Exchange, SharedStore, StoreFailed, StoreState
+from router.shared.redis_store import RedisStore
+
+__all__ = [
+    "BadUrl",
+    "Exchange",
+    "MemoryStore",
+    "PeerTimes",
+    "Peers",
+    "RedisStore",
+    "SharedStore",
+    "StoreFailed",
+    "StoreState",
+    "connect",
+]

@@ -1,0 +1,28 @@
+"""Routers in one process: tests, and the simulator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from router.shared.protocol import Exchange
+
+
+@dataclass(slots=True)
+class MemoryStore:
+    """Reports in a dictionary, each with the time when it is void."""
+
+    clock: Callable[[], float]
+    _reports: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+
+    async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
+        now = self.clock()
+        self._reports = {i: r for i, r in self._reports.items() if r[0] > now}
+        was_known = router_id in self._reports
+        self._reports[router_id] = (now + ttl_s, report)
+        others = {i: data for i, (_, data) in self._reports.items() if i != router_id}
+        return Exchange(others, was_known)
+
+    async def leave(self, router_id: str) -> None:
+        self._reports.pop(router_id, None)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,154 @@
+"""Tells the other routers what this one makes replicas do, and learns it of them."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+from router.index.reservations import Load, Reservations
+from router.metrics import SharedSample
+from router.replicas import ReplicaId
+from router.shared.protocol import SharedStore, StoreFailed, StoreState
+from router.shared.report import Report, decode_report, encode_report
+from router.supervise import Work
+
+log = logging.getLogger(__name__)
+
+NO_LOAD: Final = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTimes:
+    """`ttl_s`: a router that was not heard of for so long has no load any more."""
+
+    interval_s: float = 0.15
+    ttl_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    report: Report
+    at: float
+
+
+@dataclass(slots=True)
+class Peers:
+    """One router's place among its siblings. Nothing on a request's path waits for it.
+
+    Every interval: one round trip, then `reservations.others` is what the others reported. While
+    the store fails, what was heard last counts until its time is over; then the router is alone.
+    """
+
+    router_id: str
+    store: SharedStore
+    reservations: Reservations
+    clock: Callable[[], float]
+    times: PeerTimes = PeerTimes()
+    is_shared: bool = True
+    state: StoreState = StoreState.OFF
+    failures: Counter[str] = field(default_factory=Counter)
+    wipes: int = 0
+    _number: int = 0
+    _reported_at: float | None = None
+    _heard: dict[str, _Heard] = field(default_factory=dict)
+
+    @property
+    def routers(self) -> int:
+        """Those that are known to run, this one among them."""
+        return 1 + len(self._heard)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leave()
+
+    def start(self, run: Callable[[str, Work], None]) -> None:
+        """Begin to exchange, unless there is nobody to exchange with."""
+        if self.is_shared:
+            run("shared", self.keep)
+
+    async def keep(self) -> None:
+        """Exchange until cancelled."""
+        while True:
+            started = self.clock()
+            await self.tick()
+            await asyncio.sleep(max(0.01, self.times.interval_s - (self.clock() - started)))
+
+    async def tick(self) -> None:
+        """One exchange, good or bad, and what follows from it."""
+        self._number += 1
+        report = encode_report(self._number, self.reservations.own_loads())
+        try:
+            got = await self.store.exchange(self.router_id, report, self.times.ttl_s)
+        except StoreFailed as exc:
+            self.failures[exc.state] += 1
+            self._enter(exc.state, str(exc))
+        else:
+            self._note_wipe(was_known=got.was_known)
+            self._hear(got.others)
+            self._enter(StoreState.OK, f"{self.routers} routers")
+        self._apply()
+
+    async def leave(self) -> None:
+        """Say goodbye, if anyone listens, and close."""
+        with suppress(StoreFailed):
+            await self.store.leave(self.router_id)
+        with suppress(StoreFailed):
+            await self.store.aclose()
+
+    def sample(self) -> SharedSample:
+        return SharedSample(self.state, self.routers, dict(self.failures), self.wipes)
+
+    def _note_wipe(self, *, was_known: bool) -> None:
+        now, before = self.clock(), self._reported_at
+        self._reported_at = now
+        # half the time to live: clocks of two machines are compared here
+        if before is not None and not was_known and now - before < self.times.ttl_s / 2:
+            self.wipes += 1
+            log.warning("the shared store lost what was in it")
+
+    def _hear(self, others: Mapping[str, bytes]) -> None:
+        now, heard = self.clock(), {}
+        for router_id, data in others.items():
+            report = decode_report(data)
+            if report is None:
+                continue
+            before = self._heard.get(router_id)
+            is_old = before is not None and before.report.number == report.number
+            heard[router_id] = before if is_old and before is not None else _Heard(report, now)
+        self._heard = heard
+
+    def _apply(self) -> None:
+        """Others' load as of now: their queues have gone on since they told of them."""
+        now = self.clock()
+        oldest = now - self.times.ttl_s
+        self._heard = {i: h for i, h in self._heard.items() if h.at > oldest}
+        total: dict[ReplicaId, Load] = {}
+        for heard in self._heard.values():
+            age_ms = (now - heard.at) * 1e3
+            for row in heard.report.loads:
+                load = Load(
+                    queued_tokens=row.queued_tokens,
+                    wait_ms=max(0.0, row.wait_ms - age_ms),
+                    running=row.running,
+                    waiting=row.waiting,
+                    recent_ms=row.recent_ms,
+                )
+                total[row.replica_id] = total.get(row.replica_id, NO_LOAD).plus(load)
+        self.reservations.others = total
+
+    def _enter(self, state: StoreState, why: str) -> None:
+        if state is not self.state:
+            level = logging.INFO if state is StoreState.OK else logging.WARNING
+            log.log(level, "shared state: %s -> %s (%s)", self.state, state, why)
+        self.state = state

@@ -1,0 +1,46 @@
+"""What routers need of whatever they share, and how it can fail them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class StoreState(StrEnum):
+    """What can be said of the store now. `off`: none is configured."""
+
+    OFF = "off"
+    OK = "ok"
+    SLOW = "slow"
+    DOWN = "down"
+    FULL = "full"
+    DENIED = "denied"
+
+
+class StoreFailed(Exception):
+    """The store did not do it, or not in time. Whoever asked goes on alone."""
+
+    def __init__(self, state: StoreState, message: str) -> None:
+        super().__init__(f"{state}: {message}")
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Others' latest reports by router id. `was_known`: our last report was still there."""
+
+    others: Mapping[str, bytes]
+    was_known: bool
+
+
+class SharedStore(Protocol):
+    """Small reports of routers, each kept for a time. Every method raises StoreFailed."""
+
+    async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
+        """Leave ours for `ttl_s`, take all others': one round trip."""
+
+    async def leave(self, router_id: str) -> None:
+        """This router goes: its report is nobody's any more. Unknown ids are no error."""
+
+    async def aclose(self) -> None:
+        """Close connections."""

@@ -1,0 +1,108 @@
+"""Reports in Redis: one hash, one script, one round trip."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis import exceptions as redis_errors
+
+from router.shared.protocol import Exchange, StoreFailed, StoreState
+
+VERSION: Final = "v1"
+"""Part of every key. Reports can grow under one version; another meaning takes another."""
+
+HANDSHAKES: Final = 8
+"""Answers of Redis that a new connection waits for at most."""
+
+_DENIED_WORDS: Final = ("NOAUTH", "NOPERM", "ACL failure", "user executing the script can't")
+"""What a script's own commands are refused with has no class of error."""
+
+# Fields of Redis 7's hashes have no time to live of their own: each value begins with the
+# server's time, in ms, when it is void, in 14 digits.
+_EXCHANGE: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local all = redis.call('HGETALL', KEYS[1])
+local others, known = {}, 0
+for i = 1, #all, 2 do
+  if tonumber(string.sub(all[i + 1], 1, 14)) <= now then
+    redis.call('HDEL', KEYS[1], all[i])
+  elseif all[i] == ARGV[1] then
+    known = 1
+  else
+    others[#others + 1] = all[i]
+    others[#others + 1] = string.sub(all[i + 1], 15)
+  end
+end
+redis.call('HSET', KEYS[1], ARGV[1], string.format('%014.0f', now + ARGV[3]) .. ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3] * 2)
+return {known, others}
+"""
+
+
+@dataclass(slots=True)
+class RedisStore:
+    """`client`: of `connect`. Keys are `{prefix}:v1:…`: braces keep them on one Cluster node."""
+
+    client: Any
+    prefix: str
+    deadline_s: float
+
+    def key(self, *parts: str) -> str:
+        return ":".join((f"{{{self.prefix}}}", VERSION, *parts))
+
+    async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
+        values = (router_id, report, round(ttl_s * 1e3))
+        known, flat = await self.run(_EXCHANGE, [self.key("routers")], *values)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return Exchange({name.decode("utf-8", "replace"): r for name, r in pairs}, bool(known))
+
+    async def leave(self, router_id: str) -> None:
+        script = "return redis.call('HDEL', KEYS[1], ARGV[1])"
+        await self.run(script, [self.key("routers")], router_id)
+
+    async def run(self, script: str, keys: list[str], *values: Any) -> Any:
+        """A script's answer, or StoreFailed. The deadline is for each answer of Redis.
+
+        A connection that is new asks some: who only waits for one would never have it.
+        """
+        with translated():
+            async with asyncio.timeout(HANDSHAKES * self.deadline_s):
+                return await self.client.eval(script, len(keys), *keys, *values)
+
+    async def aclose(self) -> None:
+        with translated():
+            await self.client.aclose()
+            # a client by Sentinel leaves open what it asked the sentinels over
+            manager = getattr(
+                getattr(self.client, "connection_pool", None), "sentinel_manager", None
+            )
+            for sentinel in manager.sentinels if manager is not None else ():
+                await sentinel.aclose()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Redis' and the network's errors, as StoreFailed."""
+    try:
+        yield
+    except (redis_errors.TimeoutError, TimeoutError) as exc:
+        raise StoreFailed(StoreState.SLOW, "no answer in time") from exc
+    except (redis_errors.RedisError, OSError) as exc:
+        raise StoreFailed(_state_of(exc), str(exc)) from exc
+
+
+def _state_of(exc: Exception) -> StoreState:
+    denied = (
+        redis_errors.AuthenticationError,
+        redis_errors.NoPermissionError,
+        redis_errors.AuthorizationError,
+    )
+    text = str(exc)
+    if isinstance(exc, denied) or any(words in text for words in _DENIED_WORDS):
+        return StoreState.DENIED
+    if isinstance(exc, redis_errors.OutOfMemoryError) or "OOM" in text or "maxmemory" in text:
+        return StoreState.FULL
+    return StoreState.DOWN

@@ -1,0 +1,124 @@
+"""What others make replicas do counts, ages, and is forgotten when nobody says it any more."""
+
+import msgspec
+import pytest
+
+from router.index.reservations import Reservation, Reservations
+from router.shared import MemoryStore, Peers, StoreFailed, StoreState
+from router.shared.report import decode_report, encode_report
+from tests.support.builders import ManualClock
+
+
+class FailingStore(MemoryStore):
+    """Fails in `state`, once it is set."""
+
+    state = None
+
+    async def exchange(self, router_id, report, ttl_s):
+        if self.state is not None:
+            raise StoreFailed(self.state, "as told")
+        return await super().exchange(router_id, report, ttl_s)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FailingStore(clock)
+
+
+@pytest.fixture
+def make(clock, store):
+    return lambda name: Peers(name, store, Reservations(clock), clock)
+
+
+def book(peers, tokens=1000, cost_ms=500.0):
+    claim = Reservation("r1", tokens, cost_ms, (), peers.clock())
+    peers.reservations.take(claim)
+    return claim
+
+
+async def test_load_is_the_sum_over_routers_and_ends_with_its_claim(make):
+    one, two = make("one"), make("two")
+    claim = book(one)
+    book(two, tokens=10, cost_ms=5.0)
+    await one.tick()
+    await two.tick()
+    load = two.reservations.load("r1")
+    assert (load.queued_tokens, load.wait_ms, load.in_flight) == (1010, 505.0, 2)
+    assert two.reservations.own_load("r1").queued_tokens == 10
+    one.reservations.release(claim)
+    await one.tick()
+    await two.tick()
+    assert two.reservations.load("r1").queued_tokens == 10
+
+
+async def test_a_report_that_is_read_again_has_aged(make, clock):
+    one, two = make("one"), make("two")
+    book(one)
+    await one.tick()
+    await two.tick()
+    clock.advance(0.2)
+    await two.tick()
+    assert two.reservations.load("r1").wait_ms == pytest.approx(300)
+
+
+@pytest.mark.parametrize("state", ["slow", "down", "full", "denied"])
+async def test_while_the_store_fails_the_last_loads_count_until_their_time(
+    make, store, clock, state
+):
+    one, two = make("one"), make("two")
+    book(one)
+    await one.tick()
+    await two.tick()
+    store.state = StoreState(state)
+    await two.tick()
+    assert two.state == state
+    assert two.sample().failures == {state: 1}
+    assert two.reservations.load("r1").in_flight == 1
+    clock.advance(2.1)
+    await two.tick()
+    assert two.reservations.load("r1").in_flight == 0
+    store.state = None
+    await one.tick()
+    await two.tick()
+    assert (two.state, two.routers, two.reservations.load("r1").in_flight) == ("ok", 2, 1)
+
+
+async def test_a_store_that_lost_everything_is_counted_and_filled_again(make, store):
+    one = make("one")
+    await one.tick()
+    await store.leave("one")
+    await one.tick()
+    await one.tick()
+    assert one.wipes == 1
+
+
+async def test_a_router_that_leaves_takes_its_load_along(make):
+    one, two = make("one"), make("two")
+    book(one)
+    await one.tick()
+    await two.tick()
+    await one.leave()
+    await two.tick()
+    assert two.routers == 1
+    assert two.reservations.others == {}
+
+
+async def test_what_cannot_be_read_is_nobodys_load(make, store):
+    two = make("two")
+    await store.exchange("stranger", b"\xc1 nonsense", 2.0)
+    await two.tick()
+    assert two.routers == 1
+
+
+def test_a_later_versions_report_is_read_as_far_as_we_know_it():
+
+    data = msgspec.msgpack.encode([7, [["r1", 5, 1.0, 2, 3, 4.0, "new"]], {"more": 1}])
+    report = decode_report(data)
+    assert report is not None
+    assert (report.number, report.loads[0].waiting) == (7, 3)
+    assert decode_report(encode_report(1, {})) is not None
