@@ -66,4 +66,23 @@ bench-tokens: $(READY) ## tokens, hashes, match and rank, cold and with a warm m
 bench-relay: $(READY) ## relay throughput against a direct connection and nginx (needs nginx, wrk)
 	$(BIN)/python -m tests.bench.relay
 
+PEERS := .venv-peers
+$(PEERS)/.ready:
+	apt-get install -y nginx wrk
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check vllm-router smg sglang-router
+	@touch $@
+
+bench-peers: $(READY) $(PEERS)/.ready ## the gateway beside nginx and three Rust routers (installs them)
+	$(BIN)/python -m tests.bench.peers
+
+bench-latency: $(READY) ## what the gateway adds to a request of 8,000 tokens at 100 a second
+	$(BIN)/python -m tests.bench.latency
+
+soak-streams: $(READY) ## 500 streams for 10 minutes, with deaths and departures
+	$(BIN)/python -m tests.bench.soak
+
+fuzz: $(READY) ## an hour's worth of mutated HTTP against the listener
+	$(BIN)/python -m tests.fuzz.http_fuzz
+
 -include deploy/vllm-cpu/targets.mk

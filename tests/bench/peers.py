@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -55,21 +55,23 @@ def prompt(number: int) -> str:
     return f"{number} " + " ".join(words)
 
 
-def bodies(events: int) -> list[str]:
+def bodies(events: int, counts: Sequence[int] = (0,) * PROMPTS) -> list[str]:
+    """`counts`: tokens of each prompt, for the backend to report."""
     rows = []
     for number in range(PROMPTS):
         body: dict[str, object] = {
             "model": "m",
             "messages": [{"role": "user", "content": prompt(number)}],
         }
+        body["seed"] = counts[number]
         if events:
             body |= {"stream": True, "max_tokens": events}
         rows.append(json.dumps(body, separators=(",", ":")))
     return rows
 
 
-def write_script(folder: Path, case: str) -> str:
-    table = ",".join(f"[[{body}]]" for body in bodies(CASES[case]))
+def write_script(folder: Path, case: str, counts: Sequence[int]) -> str:
+    table = ",".join(f"[[{body}]]" for body in bodies(CASES[case], counts))
     path = folder / f"{case}.lua"
     path.write_text(
         'wrk.method="POST"\nwrk.headers["Content-Type"]="application/json"\n'
@@ -81,21 +83,21 @@ def write_script(folder: Path, case: str) -> str:
     return str(path)
 
 
-async def tokenize() -> list[list[int]]:
+async def tokenize(bodies: Sequence[bytes]) -> list[list[int]]:
     tokenizer = LocalTokenizer.load(MODEL_DIR)
     rows = []
-    for body in bodies(0):
-        ids = array("I", await tokenizer.tokenize(parse_generation(PATH, {}, body.encode())))
+    for body in bodies:
+        ids = array("I", await tokenizer.tokenize(parse_generation(PATH, {}, body)))
         rows.append(list(ids))
     return rows
 
 
 @contextlib.contextmanager
-def targets(folder: Path) -> Iterator[list[Target]]:
+def targets(folder: Path, prompts: list[list[int]]) -> Iterator[list[Target]]:
     backends = [free_port(), free_port()]
     events = f"tcp://127.0.0.1:{free_port()}"
     tokens = folder / "tokens.json"
-    tokens.write_text(json.dumps(asyncio.run(tokenize())))
+    tokens.write_text(json.dumps(prompts))
     urls = [f"http://127.0.0.1:{port}" for port in backends]
     python = (sys.executable, "-m")
     with contextlib.ExitStack() as stack:
@@ -112,7 +114,15 @@ def targets(folder: Path) -> Iterator[list[Target]]:
         found.append(Target("nginx", f"http://127.0.0.1:{port}", pid))
         port = free_port()
         replicas = [f"--replica=id={u[-5:]},url={u},events={events}" for u in urls]
-        serve = (*python, "router.cli", "serve", f"--port={port}", f"--tokenizer={MODEL_DIR}")
+        serve: tuple[str, ...] = (
+            *python,
+            "router.cli",
+            "serve",
+            f"--port={port}",
+            f"--tokenizer={MODEL_DIR}",
+        )
+        # the backend's /tokenize is a stub: nothing may be compared with it
+        serve += ("--set=tokens.remote=false", "--set=tokens.judge_share=0")
         pid = start(running(*serve, *replicas))
         found.append(Target("warmgate", f"http://127.0.0.1:{port}", pid))
         for name, module in PEERS.items():
@@ -138,8 +148,10 @@ Samples = dict[str, dict[str, list[Sample]]]
 
 def measure(arguments: argparse.Namespace, folder: Path) -> Samples:
     samples: Samples = {case: {} for case in (*CASES, "latency")}
-    with targets(folder) as found:
-        scripts = {case: write_script(folder, case) for case in CASES}
+    prompts = asyncio.run(tokenize([body.encode() for body in bodies(0)]))
+    counts = [len(tokens) for tokens in prompts]
+    with targets(folder, prompts) as found:
+        scripts = {case: write_script(folder, case, counts) for case in CASES}
         for target in found:
             warm = run_wrk(target, scripts["json"], 3, arguments.connections)
             print(f"warm-up {target.name}: {warm}", flush=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import itertools
 import json
 import re
@@ -18,7 +19,9 @@ BLOCK_SIZE = 16
 PUBLISH_EVERY_S = 2.0
 
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
-_EVENTS = re.compile(rb'"max_tokens": ?([0-9]+)')
+_EVENTS = re.compile(rb'"max_(?:completion_)?tokens": ?([0-9]+)')
+# how long its prompt is: the load knows, this stand-in can't
+_SEED = re.compile(rb'"seed": ?([0-9]+)')
 _EVENT = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":" hello"},"logprobs":null,"finish_reason":null,'
@@ -46,7 +49,11 @@ def _json(body: bytes) -> bytes:
     )
 
 
-_REPLY = _json(_ANSWER)
+@functools.cache
+def _reply(prompt_tokens: bytes) -> bytes:
+    return _json(_ANSWER.replace(b'"prompt_tokens":500', b'"prompt_tokens":' + prompt_tokens))
+
+
 # what a whole gateway asks besides, of the engine that it takes this for
 _ASIDES = {
     b"GET /v1/models ": _json(b'{"object":"list","data":[{"id":"m","max_model_len":8192}]}'),
@@ -60,7 +67,18 @@ def _chunk(data: bytes) -> bytes:
 
 
 _EVENT_CHUNK = _chunk(_EVENT)
-_END = _chunk(_USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+@functools.cache
+def _end(prompt_tokens: bytes) -> bytes:
+    usage = _USAGE.replace(b'"prompt_tokens":500', b'"prompt_tokens":' + prompt_tokens)
+    return _chunk(usage) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+
+
+def _prompt_tokens(body: bytes) -> bytes:
+    """A gateway stops trusting its tokenizer when its counts are not the engine's."""
+    told = _SEED.search(body)
+    return told[1] if told else b"500"
 
 
 class Backend(asyncio.Protocol):
@@ -96,17 +114,17 @@ class Backend(asyncio.Protocol):
         elif b'"stream":true' in body:
             events = _EVENTS.search(body)
             count = int(events[1]) if events else 50
-            self._stream = asyncio.get_running_loop().create_task(self._play(count))
+            self._stream = asyncio.get_running_loop().create_task(self._play(count, body))
         else:
-            self._transport.write(_REPLY)
+            self._transport.write(_reply(_prompt_tokens(body)))
 
-    async def _play(self, count: int) -> None:
+    async def _play(self, count: int, body: bytes) -> None:
         write = self._transport.write
         write(_STREAM_HEAD)
         for _ in range(count):
             write(_EVENT_CHUNK)
             await asyncio.sleep(0)
-        write(_END)
+        write(_end(_prompt_tokens(body)))
 
 
 async def publish(address: str, prompts: list[list[int]]) -> None:
