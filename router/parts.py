@@ -12,7 +12,6 @@ from router.settings import (
     EventsSettings,
     ForwardSettings,
     HealthSettings,
-    IndexSettings,
     SharedSettings,
 )
 from router.shared import (
@@ -42,11 +41,6 @@ def reply_limits(forward: ForwardSettings) -> Limits:
         high_water_bytes=forward.buffer_bytes,
         max_tries=forward.max_tries,
     )
-
-
-def snapshot_times(index: IndexSettings) -> tuple[str | None, float]:
-    """Where a copy of the index goes, and how often."""
-    return index.snapshot_file, index.snapshot_interval_s
 
 
 def peers(

@@ -183,9 +183,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     probing = await stack.enter_async_context(_session(tls, once=True))
     forwarder = Forwarder(parts.reply_limits(config.forward), clock, tls)
     stack.push_async_callback(forwarder.aclose)
-    context = zmq.asyncio.Context()
-    stack.callback(context.destroy, linger=0)
-    dial = DialSources(context, session, parts.dial_times(config.events))
+    dial = DialSources(_zmq(stack), session, parts.dial_times(config.events))
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     reservations, speeds = Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
@@ -196,7 +194,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await _keeper(config, index, dial, supervisor)
-    upkeep = Upkeep(index, keeper, *parts.snapshot_times(config.index))
+    upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
     upkeep.start(supervisor.run, stack.push_async_callback)
     parity = Parity(session, dial, tokens.first_choice, rng)
     supervisor.run("self-test", SelfTest(pool, keeper, parity, config.events.self_test).run)
@@ -266,6 +264,12 @@ async def _keeper(
     wait_s = memory.restore_timeout_s / 2
     seeds = await gather_seeds(dial.session, memory.siblings, memory.snapshot_file, wait_s)
     return Keeper(index, sources, dial.shape_of, seeds)
+
+
+def _zmq(stack: AsyncExitStack) -> zmq.asyncio.Context:
+    context = zmq.asyncio.Context()
+    stack.callback(context.destroy, linger=0)
+    return context
 
 
 def _session(tls: ssl.SSLContext, *, once: bool) -> aiohttp.ClientSession:
