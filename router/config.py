@@ -57,10 +57,22 @@ def parse_config(tree: Mapping[str, Any]) -> RouterConfig:
         raise ConfigError(
             f"routing.policy is {config.routing.policy!r}; known are {', '.join(POLICIES)}"
         )
+    _check_discovery(config)
     ids = [replica.id for replica in config.replicas]
     if twice := {i for i in ids if ids.count(i) > 1}:
         raise ConfigError(f"replicas: the id {', '.join(sorted(twice))} is used more than once")
     return config
+
+
+def parse_replicas(text: bytes) -> list[Replica]:
+    """The list `replicas` of a YAML file that has nothing else. ConfigError says what is wrong."""
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"no YAML: {exc}") from exc
+    if not isinstance(tree, dict) or set(tree) != {"replicas"}:
+        raise ConfigError("expected one key at the top, `replicas`")
+    return [to_replica(settings) for settings in parse_config(tree).replicas]
 
 
 def parse_replica(text: str) -> dict[str, Any]:
@@ -100,6 +112,19 @@ def describe() -> Iterator[tuple[str, str, str]]:
         for name, hint in _hints(kind).items():
             meta = next(m for m in hint.__metadata__ if m.description)
             yield f"{section}.{name}", _shown(defaults[name]), meta.description
+
+
+def _check_discovery(config: RouterConfig) -> None:
+    told = config.discovery
+    if told.source != "static" and config.replicas:
+        raise ConfigError(f"replicas: must be empty while discovery.source is {told.source}")
+    if told.source == "file" and told.file is None:
+        raise ConfigError("discovery.file: missing")
+    if told.source == "dns" and told.name is None:
+        raise ConfigError("discovery.name: missing")
+    ways = [told.selector, told.service, told.inference_pool]
+    if told.source == "kubernetes" and sum(way is not None for way in ways) != 1:
+        raise ConfigError("discovery: give one of selector, service and inference_pool")
 
 
 def _hints(kind: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import zmq.asyncio
 
 from router import log, parts
 from router.config import ConfigError, probe_times, to_replica
+from router.discover import discover
 from router.events.keeper import Keeper
 from router.events.seeds import gather_seeds
 from router.events.sources import DialSources, choose_sources
@@ -28,7 +29,7 @@ from router.proxy.forwarder import Forwarder
 from router.record import Accounts
 from router.replicas import Member, Pool
 from router.replicas.breaker import Position
-from router.replicas.discovery import StaticDiscovery
+from router.replicas.discovery import Discovery, StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Speeds
 from router.settings import RouterConfig, TokensSettings
@@ -82,7 +83,8 @@ class Runtime:
     accounts: Accounts
     readiness: Readiness
     supervisor: Supervisor
-    discovery: StaticDiscovery
+    named: StaticDiscovery
+    discovery: Discovery
     policy_name: str
     session_headers: tuple[str, ...]
     decision_headers: bool
@@ -113,7 +115,7 @@ class Runtime:
 
     def reload(self, config: RouterConfig) -> None:
         """Take over what can change under way: the replicas. Requests in flight go on."""
-        self.discovery.replace([to_replica(settings) for settings in config.replicas])
+        self.named.replace([to_replica(settings) for settings in config.replicas])
 
     def suspect(self, replica_id: str, error: str) -> None:
         """Traffic found a replica unreachable: out of the choice until a probe succeeds."""
@@ -210,6 +212,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         policy=POLICIES[config.routing.policy](rng),
         clock=clock,
     )
+    named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
     runtime = Runtime(
         clock=clock,
         pool=pool,
@@ -227,7 +230,8 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
         readiness=Readiness(clock() + config.index.restore_timeout_s),
         supervisor=supervisor,
-        discovery=StaticDiscovery([to_replica(settings) for settings in config.replicas]),
+        named=named,
+        discovery=await discover(config.discovery, named, stack),
         policy_name=config.routing.policy,
         session_headers=config.routing.session_headers,
         decision_headers=config.listen.decision_headers,

@@ -31,6 +31,44 @@ class ReplicaSettings(Settings, frozen=True):
     rank: Annotated[int | None, _doc("Data-parallel rank behind a URL that several share.")] = None
 
 
+class DiscoverySettings(Settings, frozen=True):
+    """Where replicas come from."""
+
+    source: Annotated[
+        Literal["static", "file", "dns", "kubernetes"],
+        _doc("static: `replicas` and --replica. With another source, these must be empty."),
+    ] = "static"
+    file: Annotated[
+        str | None, _doc("For file: YAML with a list `replicas` as here; changes are taken over.")
+    ] = None
+    name: Annotated[
+        str | None, _doc("For dns: a name whose addresses are replicas, as a headless Service.")
+    ] = None
+    interval_s: Annotated[Seconds, _doc("Between looks at the file or name.", gt=0)] = 1.0
+    namespace: Annotated[
+        str | None, _doc("For kubernetes: where the pods are; none: the router's own namespace.")
+    ] = None
+    selector: Annotated[str | None, _doc("For kubernetes: label selector of pods.")] = None
+    service: Annotated[
+        str | None, _doc("For kubernetes, instead: a Service, by its EndpointSlices.")
+    ] = None
+    inference_pool: Annotated[
+        str | None, _doc("For kubernetes, instead: an InferencePool, by its selector of pods.")
+    ] = None
+    relist_s: Annotated[
+        Seconds, _doc("Longest time until what a watch has missed is put right.", ge=1)
+    ] = 20.0
+    kubeconfig: Annotated[str | None, _doc("Rights from this file, not from the pod.")] = None
+    scheme: Annotated[Literal["http", "https"], _doc("Of discovered replicas' URLs.")] = "http"
+    port: Annotated[Port, _doc("HTTP port of discovered replicas; annotations go before.")] = 8000
+    events_port: Annotated[
+        Port | None, _doc("Port of their KV events; none: they are asked at /kv_event_sources.")
+    ] = None
+    replay_port: Annotated[Port | None, _doc("Port that replays their past events.")] = None
+    topic: Annotated[str, _doc("Prefix of the topics to subscribe to.")] = ""
+    ranks: Annotated[int, _doc("Data-parallel ranks behind each address.", ge=1)] = 1
+
+
 class ListenSettings(Settings, frozen=True):
     """Where clients connect, and how the router stops."""
 
@@ -216,6 +254,7 @@ class RouterConfig(Settings, frozen=True):
     """All of it."""
 
     listen: ListenSettings = ListenSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
     replicas: tuple[ReplicaSettings, ...] = ()
     routing: RoutingSettings = RoutingSettings()
     tokens: TokensSettings = TokensSettings()
