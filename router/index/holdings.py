@@ -79,15 +79,27 @@ class Shelf:
     is at its bound.
     """
 
-    __slots__ = ("_arena", "extra_copies", "gone", "parked", "table", "tray", "tray_copies")
+    __slots__ = (
+        "_arena",
+        "extra_copies",
+        "gone",
+        "parked",
+        "table",
+        "tray",
+        "tray_copies",
+        "tray_depths",
+    )
 
     def __init__(self, arena: Arena, parked: ParkingLot) -> None:
         self._arena = arena
         self.table = Table(arena)
         self.parked = parked
         self.extra_copies: dict[int, int] = {}
-        self.tray: dict[EngineHash, tuple[BlockHash, int]] = {}
-        """Handle → block and depth of what was stored last; see `trays`."""
+        self.tray: dict[EngineHash, BlockHash] = {}
+        """Handle → block of what was stored last; see `trays`."""
+        self.tray_depths: dict[EngineHash, int] = {}
+        """The depths of what lies in the tray, in the same order. (A dict of pairs would keep the
+        garbage collector busy.)"""
         self.tray_copies: dict[EngineHash, int] = {}
         self.gone: dict[EngineHash, None] = {}
         """What is to be removed from the table."""
@@ -144,7 +156,7 @@ class Holdings:
     def held(self, arena: Arena) -> Iterator[BlockHash]:
         """Every block held; one that several engine hashes stand for comes several times."""
         for shelf in self.shelves.values():
-            yield from (block for block, _ in shelf.tray.values())
+            yield from shelf.tray.values()
             for slots in shelf.table.chunks(4096):
                 yield from arena.values[slots].tolist()
 

@@ -62,12 +62,12 @@ class Trays:
         """One more copy of blocks that follow one another, the first at `depth`."""
         tray, before = shelf.tray, len(shelf.tray)
         if len(set(handles)) == len(handles) and tray.keys().isdisjoint(handles):
-            depths = range(depth, depth + len(blocks))
-            tray.update(zip(handles, zip(blocks, depths, strict=True), strict=True))
+            tray.update(zip(handles, blocks, strict=True))
+            shelf.tray_depths.update(zip(handles, range(depth, depth + len(blocks)), strict=True))
             self._mark(holdings, blocks)
         else:
             for number, (handle, block) in enumerate(zip(handles, blocks, strict=True), depth):
-                self._hold_one(holdings, shelf, handle, (block, number))
+                self._hold_one(holdings, shelf, handle, block, number)
         self.blocks += len(tray) - before
 
     def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
@@ -89,7 +89,7 @@ class Trays:
         """A held block and its depth."""
         lying = shelf.tray.get(handle)
         if lying is not None:
-            return lying
+            return lying, shelf.tray_depths[handle]
         slot = shelf.table.find(key_of(handle))
         if slot == ABSENT or handle in shelf.gone:
             return None
@@ -117,13 +117,13 @@ class Trays:
         handles = tuple(shelf.tray)
         if not handles:
             return
-        blocks, depths = zip(*shelf.tray.values(), strict=True)
-        copies = shelf.tray_copies
-        is_plain = not holdings.tray_others
+        blocks, depths = shelf.tray.values(), shelf.tray_depths.values()
+        copies, is_plain = shelf.tray_copies, not holdings.tray_others
         self.drop(holdings, shelf)
         if is_plain:
             numbers = np.frombuffer(array("Q", blocks), np.uint64)
-            self.books.hold(holdings, shelf, keys_of(handles), numbers, np.array(depths))
+            deep = np.fromiter(depths, np.int64, len(depths))
+            self.books.hold(holdings, shelf, keys_of(handles), numbers, deep)
         else:
             for handle, block, depth in zip(handles, blocks, depths, strict=True):
                 self.books.hold_one(holdings, shelf, key_of(handle), block, depth)
@@ -134,14 +134,14 @@ class Trays:
     def drop(self, holdings: Holdings, shelf: Shelf) -> None:
         """Forget what lies in a tray and what waits to be removed."""
         self._unsettled.pop(id(shelf), None)
-        blocks = [block for block, _ in shelf.tray.values()]
+        blocks = list(shelf.tray.values())
         if holdings.tray_others:
             for block in blocks:
                 self._unmark(holdings, block)
         else:
             self.holders.unmark_many(blocks, holdings.bit)
         self.blocks -= len(blocks)
-        shelf.tray, shelf.tray_copies, shelf.gone = {}, {}, {}
+        shelf.tray, shelf.tray_depths, shelf.tray_copies, shelf.gone = {}, {}, {}, {}
 
     def _mark(self, holdings: Holdings, blocks: Sequence[BlockHash]) -> None:
         masks, bit = self.holders.tray, holdings.bit
@@ -165,18 +165,19 @@ class Trays:
             del others[block]
 
     def _hold_one(
-        self, holdings: Holdings, shelf: Shelf, handle: EngineHash, lying: tuple[BlockHash, int]
+        self, holdings: Holdings, shelf: Shelf, handle: EngineHash, block: BlockHash, depth: int
     ) -> None:
         known = shelf.tray.get(handle)
-        if known == lying:
+        if known == block:
             shelf.tray_copies[handle] = shelf.tray_copies.get(handle, 0) + 1
             return
         if known is not None:
             self.stats.conflicts += 1
             shelf.tray_copies.pop(handle, None)
-            self._unmark(holdings, known[0])
-        shelf.tray[handle] = lying
-        self._mark(holdings, (lying[0],))
+            self._unmark(holdings, known)
+        shelf.tray[handle] = block
+        shelf.tray_depths[handle] = depth
+        self._mark(holdings, (block,))
 
     def _remove_lying(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
         self.stats.removed += 1
@@ -187,4 +188,5 @@ class Trays:
             del shelf.tray_copies[handle]
         else:
             self.blocks -= 1
-            self._unmark(holdings, shelf.tray.pop(handle)[0])
+            del shelf.tray_depths[handle]
+            self._unmark(holdings, shelf.tray.pop(handle))
