@@ -1,20 +1,17 @@
-"""Sends requests to an OpenAI-compatible server and stamps what comes back.
-
-One connection pool without a limit: aiohttp's default of 100 connections would hold requests
-back unseen. Large read buffers: with 64 KiB, long prompts slow the client before the server.
-"""
+"""Sends requests to an OpenAI-compatible server and stamps what comes back."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
 import msgspec
 
+from loadgen.connection import Clock, Disconnected, Pool, open_pool
+from loadgen.http import Origin, ProtocolError
 from loadgen.record import OK
 from loadgen.reply import MESSAGE_CHARACTERS, Reply
 from loadgen.workload.protocol import Message
@@ -22,14 +19,8 @@ from loadgen.workload.protocol import Message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-READ_BUFFER_BYTES: Final = 10 * 1024 * 1024
-KEEP_ALIVE_S: Final = 4.0
-"""Below uvicorn's five seconds: else a connection can be closed just as we send on it."""
-
-DRAIN_S: Final = 2.0
 REPLICA_HEADER: Final = "x-warmgate-replica"
-
-Clock = Callable[[], float]
+__all__ = ["Client", "Clock", "Exchange", "Target", "open_client"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,92 +77,91 @@ class Exchange:
     request_id: str | None = None
 
 
-class Client:
-    """Thin on purpose: reads bytes, asks the clock, hands both to a `Reply`."""
+class _Reading:
+    """Hands a response to a `Reply`, or keeps the beginning of a refusal."""
 
-    def __init__(self, session: aiohttp.ClientSession, target: Target, clock: Clock) -> None:
-        self._session = session
-        self._clock = clock
-        self._url = target.url.rstrip("/") + target.path
-        self._replica_header = target.replica_header
+    def __init__(self, exchange: Exchange, replica_header: str) -> None:
+        self._exchange = exchange
+        self._reply = exchange.reply
+        self._replica_header = replica_header.lower()
+        self._is_ok = False
+        self.refusal = b""
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        exchange = self._exchange
+        exchange.status = status
+        exchange.replica = headers.get(self._replica_header)
+        exchange.request_id = headers.get("x-request-id")
+        self._is_ok = status == 200
+
+    def body(self, at: float, data: bytes) -> bool:
+        if not self._is_ok:
+            self.refusal = (self.refusal + data)[:MESSAGE_CHARACTERS]
+            return False
+        self._reply.feed(at, data)
+        if self._reply.is_done:
+            self._exchange.end_at = at
+            return True
+        return False
+
+
+class Client:
+    """Thin on purpose: a pool of connections, and what every request says."""
+
+    def __init__(self, pool: Pool, target: Target, timeout_s: float) -> None:
+        self._pool = pool
+        self._timeout_s = timeout_s
         self._headers = {
             "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
             # A compressing proxy would hold tokens back until a block is full.
             "Accept-Encoding": "identity",
+            "User-Agent": "warmgate-load",
             **target.headers,
         }
         self.target = target
 
     async def send(self, body: bytes, headers: Mapping[str, str]) -> Exchange:
         """Post and read to the end. Every way to fail is an outcome, not an exception."""
-        exchange = Exchange(sent_at=self._clock(), reply=Reply())
+        clock = self._pool.clock
+        exchange = Exchange(sent_at=clock(), reply=Reply())
+        reading = _Reading(exchange, self.target.replica_header)
         try:
-            await self._exchange(exchange, body, {**self._headers, **headers})
-        except aiohttp.ClientConnectorError as exc:
-            _fail(exchange, "connect", exc)
-        except TimeoutError as exc:
-            _fail(exchange, "timeout", exc)
-        except (aiohttp.ClientError, OSError) as exc:
-            # What came after the end of the answer cannot unsay it.
-            if not exchange.reply.is_done:
-                _fail(exchange, "disconnect", exc)
+            async with asyncio.timeout(self._timeout_s):
+                await self._pool.post(
+                    self.target.path, {**self._headers, **headers}, body, reading
+                )
+        except TimeoutError:
+            _fail(exchange, "timeout", f"no end after {self._timeout_s:g} s")
+        except Disconnected as exc:
+            _fail(exchange, "disconnect", str(exc))
+        except ProtocolError as exc:
+            _fail(exchange, "broken", str(exc))
+        except OSError as exc:
+            _fail(exchange, "connect", f"{type(exc).__name__}: {exc}")
         if not exchange.end_at:
-            exchange.end_at = self._clock()
+            exchange.end_at = clock()
         if exchange.outcome == OK:
-            self._judge(exchange)
+            _judge(exchange, reading.refusal)
         return exchange
 
-    async def _exchange(self, exchange: Exchange, body: bytes, headers: dict[str, str]) -> None:
-        async with self._session.post(self._url, data=body, headers=headers) as response:
-            exchange.status = response.status
-            exchange.replica = response.headers.get(self._replica_header)
-            exchange.request_id = response.headers.get("x-request-id")
-            if response.status != 200:
-                text = await response.text(errors="replace")
-                exchange.outcome, exchange.error = "http", text[:MESSAGE_CHARACTERS]
-                return
-            await self._read(exchange, response.content)
 
-    async def _read(self, exchange: Exchange, content: aiohttp.StreamReader) -> None:
-        clock, reply = self._clock, exchange.reply
-        while data := await content.readany():
-            reply.feed(clock(), data)
-            if reply.is_done:
-                break
-        exchange.end_at = clock()
-        if reply.is_done:
-            await _drain(content)
-
-    def _judge(self, exchange: Exchange) -> None:
-        exchange.reply.close(exchange.end_at)
-        failure = exchange.reply.failure()
-        if failure is not None:
-            exchange.outcome, exchange.error = failure
-
-
-async def _drain(content: aiohttp.StreamReader) -> None:
-    """Read what follows [DONE], so that the connection can be used again."""
-    try:
-        async with asyncio.timeout(DRAIN_S):
-            while await content.readany():
-                pass
-    except TimeoutError:
+def _judge(exchange: Exchange, refusal: bytes) -> None:
+    if exchange.status != 200:
+        _fail(exchange, "http", refusal.decode("utf-8", "replace"))
         return
+    exchange.reply.close(exchange.end_at)
+    failure = exchange.reply.failure()
+    if failure is not None:
+        _fail(exchange, *failure)
 
 
-def _fail(exchange: Exchange, outcome: str, exc: BaseException) -> None:
-    exchange.outcome, exchange.error = outcome, f"{type(exc).__name__}: {exc}"[:MESSAGE_CHARACTERS]
+def _fail(exchange: Exchange, outcome: str, message: str) -> None:
+    exchange.outcome, exchange.error = outcome, message[:MESSAGE_CHARACTERS]
 
 
 @asynccontextmanager
 async def open_client(target: Target, clock: Clock, timeout_s: float) -> AsyncIterator[Client]:
     """`timeout_s` bounds each request from sending to its last byte."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-    async with aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=timeout_s),
-        read_bufsize=READ_BUFFER_BYTES,
-        max_line_size=64 * 1024,
-        max_field_size=64 * 1024,
-    ) as session:
-        yield Client(session, target, clock)
+    async with open_pool(Origin(target.url), clock) as pool:
+        yield Client(pool, target, timeout_s)

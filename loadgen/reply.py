@@ -8,7 +8,6 @@ came at one time, and to give them gaps of zero would invent an inter-token late
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -24,29 +23,29 @@ BY_TEXT: Final = "by-text"
 DELTAS: Final = "deltas"
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
 
 
-class _ToolCall(msgspec.Struct):
+class _ToolCall(msgspec.Struct, gc=False):
     function: _Function | None = None
 
 
-class _Delta(msgspec.Struct):
+class _Delta(msgspec.Struct, gc=False):
     content: Any = None
     reasoning_content: str | None = None
     reasoning: Any = None
     tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     delta: _Delta | None = None
     text: str | None = None
     finish_reason: str | None = None
 
 
-class _PromptDetails(msgspec.Struct):
+class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
@@ -64,7 +63,7 @@ class Usage(msgspec.Struct, frozen=True):
         return None if details is None else details.cached_tokens
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: Usage | None = None
     error: Any = None
@@ -74,8 +73,7 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """`completion_tokens`: the running count that came with it, where the engine sends one."""
 
     at: float
@@ -90,6 +88,7 @@ class Reply:
     def __init__(self) -> None:
         self.arrivals: list[Arrival] = []
         self.first_content_at: float | None = None
+        self.events = 0
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.is_done = False
@@ -149,6 +148,7 @@ class Reply:
         deltas = characters = 0
         running: int | None = None
         for event in events:
+            self.events += 1
             chunk = self._chunk(event)
             if chunk is None:
                 continue
@@ -184,14 +184,16 @@ class Reply:
     def _read_choice(self, at: float, choice: _Choice) -> int:
         if choice.finish_reason:
             self.finish_reason = choice.finish_reason
-        delta = choice.delta or _Delta()
-        content = choice.text or delta.content
+        delta = choice.delta
+        content = choice.text or (None if delta is None else delta.content)
+        length = 0
         if content:
             if self.first_content_at is None:
                 self.first_content_at = at
-            self._content.append(_as_text(content))
-        others = (delta.reasoning_content or delta.reasoning, *_tool_texts(delta))
-        return sum(len(_as_text(part)) for part in (content, *others) if part)
+            text = _as_text(content)
+            self._content.append(text)
+            length = len(text)
+        return length if delta is None else length + _length_of_others(delta)
 
 
 def _as_text(value: object) -> str:
@@ -199,9 +201,15 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _tool_texts(delta: _Delta) -> list[object]:
-    functions = [call.function for call in delta.tool_calls or () if call.function is not None]
-    return [text for f in functions for text in (f.name, f.arguments)]
+def _length_of_others(delta: _Delta) -> int:
+    """Characters of reasoning and of tool calls."""
+    thought = delta.reasoning_content or delta.reasoning
+    length = len(_as_text(thought)) if thought else 0
+    for call in delta.tool_calls or ():
+        if call.function is not None:
+            parts = (call.function.name, call.function.arguments)
+            length += sum(len(_as_text(part)) for part in parts if part)
+    return length
 
 
 def _differences(running: Sequence[int]) -> list[int]:
