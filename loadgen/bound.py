@@ -8,7 +8,7 @@ blocks behind, and those of its answer but the last token, whose state is never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import aiohttp
@@ -39,9 +39,15 @@ class Bound(msgspec.Struct, frozen=True):
 
 
 def exact_bound(
-    records: Sequence[Record], tokens: Mapping[int, Sequence[int]], block_size: int
+    records: Sequence[Record],
+    tokens: Mapping[int, Sequence[int]],
+    block_size: int,
+    counted: Collection[int] | None = None,
 ) -> float | None:
-    """From each record's prompt as token ids, in the order in which they were sent."""
+    """From each record's prompt as token ids, in the order in which they were sent.
+
+    `counted`: numbers of the records whose hits count (None: all); all of them fill the cache.
+    """
     cached: set[int] = set()
     previous: dict[str, Record] = {}
     hit_tokens = prompt_tokens = 0
@@ -53,14 +59,17 @@ def exact_bound(
             left = _left_behind(tokens[before.number], before.output_tokens, prompt)
             cached.update(prefix[: left // block_size])
         usable = prefix[: max(0, len(prompt) - 1) // block_size]
-        hit_tokens += _leading(usable, cached) * block_size
-        prompt_tokens += len(prompt)
+        if counted is None or record.number in counted:
+            hit_tokens += _leading(usable, cached) * block_size
+            prompt_tokens += len(prompt)
         cached.update(prefix)
         previous[record.session] = record
     return round(hit_tokens / prompt_tokens, 5) if prompt_tokens else None
 
 
-def usage_bound(records: Sequence[Record], block_size: int) -> float | None:
+def usage_bound(
+    records: Sequence[Record], block_size: int, counted: Collection[int] | None = None
+) -> float | None:
     """For conversations that share nothing with each other, from the engine's counts alone.
 
     Turn k finds turn k-1's prompt and answer. What different conversations have in common is
@@ -73,24 +82,30 @@ def usage_bound(records: Sequence[Record], block_size: int) -> float | None:
         if length is None:
             return None
         last = before.get(record.session)
-        if last is not None:
+        is_counted = counted is None or record.number in counted
+        if last is not None and is_counted:
             left = (last.prompt_tokens or 0) + last.output_tokens - 1
             hit_tokens += min(left, length - 1) // block_size * block_size
-        prompt_tokens += length
+        prompt_tokens += length * is_counted
         before[record.session] = record
     return round(hit_tokens / prompt_tokens, 5) if prompt_tokens else None
 
 
-async def find_bound(result: RunResult, tokenize: Tokenize, block_size: int) -> Bound | None:
+async def find_bound(
+    result: RunResult,
+    tokenize: Tokenize,
+    block_size: int,
+    counted: Collection[int] | None = None,
+) -> Bound | None:
     """Exact if the prompts can be tokenized; else from usage, if there was a conversation."""
     ok = [record for record in result.records if record.is_ok]
     try:
         tokens = await _tokenize_all(ok, result.prompts, tokenize)
     except TokenizeUnavailable:
         has_turns = any(record.turn for record in ok)
-        rate, method = usage_bound(ok, block_size) if has_turns else None, FROM_USAGE
+        rate, method = usage_bound(ok, block_size, counted) if has_turns else None, FROM_USAGE
     else:
-        rate, method = exact_bound(ok, tokens, block_size), EXACT
+        rate, method = exact_bound(ok, tokens, block_size, counted), EXACT
     return None if rate is None else Bound(rate, method)
 
 

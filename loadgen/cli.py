@@ -12,10 +12,13 @@ from collections.abc import Sequence
 import uvloop
 from rich.console import Console
 
-from loadgen import compare, demo, run
+from loadgen import compare, demo, listing, replay, rerender, run, sweep
 from loadgen.calibrate import TargetError
+from loadgen.crew import CrewError
+from loadgen.files import FileError
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
+from loadgen.scenario import expand
 from loadgen.stack import StackError
 from loadgen.workload.trace import TraceError
 
@@ -30,19 +33,31 @@ def make_parser() -> argparse.ArgumentParser:
     """All commands; each sets `run` to a coroutine (args, console, surroundings) → exit code."""
     parser = argparse.ArgumentParser(prog="warmgate-load", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (run, compare, demo):
+    for command in (run, compare, replay, demo, listing, rerender):
         command.add_parser(commands)
+    sweep.add_parsers(commands)
+    for one in commands.choices.values():
+        one.allow_abbrev = False
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: all answered; 1: something failed; 2: wrong options, or the target cannot be measured;
-    130: stopped by a signal."""
-    args = make_parser().parse_args(argv)
+    3: an SLO is missed; 130: stopped by a signal."""
     try:
+        words = expand(sys.argv[1:] if argv is None else argv)
+        args = make_parser().parse_args(words)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(args))
-    except (UsageError, TraceError, TargetError, StackError, ValueError) as exc:
+    except (
+        UsageError,
+        TraceError,
+        TargetError,
+        StackError,
+        FileError,
+        CrewError,
+        ValueError,
+    ) as exc:
         sys.stderr.write(f"warmgate-load: {exc}\n")
         return EXIT_USAGE
 

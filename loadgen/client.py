@@ -128,9 +128,7 @@ class Client:
         reading = _Reading(exchange, self.target.replica_header)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._pool.post(
-                    self.target.path, {**self._headers, **headers}, body, reading
-                )
+                await self._pool.post(self.target.path, {**self._headers, **headers}, body, reading)
         except TimeoutError:
             _fail(exchange, "timeout", f"no end after {self._timeout_s:g} s")
         except Disconnected as exc:

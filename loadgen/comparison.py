@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from rich import box
@@ -14,62 +13,33 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from loadgen.measure import MakeWorkload, Measured, Settings, Surroundings, measure
-from loadgen.report import DEFINITIONS, ms, overview, print_definitions, remarks
+from loadgen.contenders import Contender
+from loadgen.differences import Difference, clusters, differences
+from loadgen.measure import Measured, Settings, Surroundings, measure
+from loadgen.report import (
+    DEFINITIONS,
+    ms,
+    overview,
+    print_definitions,
+    print_verdicts,
+    remarks,
+)
 from loadgen.runner import RunResult
-from loadgen.stack import Stack, StackOptions, open_stack
+from loadgen.slo import Verdict, judge
 from loadgen.summary import Summary, summarize
+from loadgen.workload.catalogue import Recipe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from loadgen.client import Target
 
 RANKS: Final = ("p50", "p90", "p95", "p99")
 
 
-class Contender(Protocol):
-    """One column of the comparison: opens with empty caches, or with none that can match."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_fresh(self) -> bool:
-        """Nothing is cached when it opens, so `--cache cold` has nothing to keep out."""
-
-    def open(self) -> AbstractAsyncContextManager[Stack]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyContender:
-    """A router with this policy over fresh embedded engines."""
-
-    name: str
-    options: StackOptions
-    is_fresh: bool = True
-
-    def open(self) -> AbstractAsyncContextManager[Stack]:
-        return open_stack(self.options, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class UrlContender:
-    """A server that runs already; `--cache cold` keeps its cache out of the figures."""
-
-    name: str
-    url: str
-    model: str
-    tokenize_url: str | None = None
-    is_fresh: bool = False
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Stack]:
-        yield Stack(self.url, self.model, (), self.tokenize_url or self.url)
-
-
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy's row of `runs[]` in the JSON file; `ttft_ms` has p50, p90, p95 and p99."""
+    """One policy's row of `runs[]` in the JSON file; `ttft_ms` has p50, p90, p95 and p99.
+
+    `against_first`: differences from the first contender, with their intervals.
+    """
 
     policy: str
     ttft_ms: dict[str, float | str | None]
@@ -78,6 +48,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     output_tokens_per_s: float
     load_spread: float | None
+    against_first: list[Difference] = []
+    slos: list[Verdict] = []
     summary: Summary
 
 
@@ -85,7 +57,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON document of `compare` and `demo`."""
 
     started_at: str
-    parameters: dict[str, object]
+    parameters: dict[str, Any]
     runs: list[Column]
     definitions: dict[str, str] = msgspec.field(default_factory=DEFINITIONS.copy)
 
@@ -98,10 +70,11 @@ class Plan:
     """
 
     make_target: MakeTarget
-    make_workload: MakeWorkload
+    recipe: Recipe
     settings: Settings
     session_headers: Mapping[str, str]
     repeats: int = 1
+    slos: Mapping[str, float] = field(default_factory=dict)
 
 
 class MakeTarget(Protocol):
@@ -133,7 +106,7 @@ async def compare(
     comparison = Comparison(
         started_at=started_at,
         parameters=_parameters(plan, first),
-        runs=[_column(name, pool(found)) for name, found in done.items()],
+        runs=_columns(done, plan),
     )
     return comparison, done
 
@@ -146,12 +119,13 @@ async def _run_one(contender: Contender, plan: Plan, around: Surroundings, repea
             seed=plan.settings.seed + repeat,
             session_header=plan.session_headers.get(contender.name),
             # Salts differ, and so do their tokens: fresh engines all get the very same bytes.
-            is_cold=plan.settings.is_cold and not contender.is_fresh,
+            is_salted=not contender.is_fresh,
             tokenize_url=stack.tokenize_url,
+            metrics_urls=stack.metrics_urls,
             replica_ids=stack.replica_ids,
         )
         target = plan.make_target(stack.url, stack.model)
-        return await measure(target, plan.make_workload, settings, around, label)
+        return await measure(target, plan.recipe, settings, around, label)
 
 
 def pool(runs: Sequence[Measured]) -> Summary:
@@ -159,7 +133,9 @@ def pool(runs: Sequence[Measured]) -> Summary:
     if len(runs) == 1:
         return runs[0].summary
     ids = [share.id for share in runs[0].summary.replicas]
-    summary = summarize(_joined([run.result for run in runs]), ids)
+    first = runs[0].summary.goodput
+    limits = None if first is None else first.limits_ms
+    summary = summarize(joined([run.counted for run in runs]), ids, limits)
     return msgspec.structs.replace(summary, hit_rate_bound=_mean_bound(runs))
 
 
@@ -180,10 +156,45 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
+def difference_table(comparison: Comparison) -> Table:
+    """What changed against the first contender, and whether it can be chance."""
+    columns = ("against " + comparison.runs[0].policy, "figure", "change", "95 % interval", "")
+    table = Table(*map(escape, columns), box=box.SIMPLE_HEAD)
+    for row in difference_rows(comparison):
+        table.add_row(*map(escape, row))
+    return table
+
+
+def difference_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """(contender, figure, change, interval, verdict)."""
+    return [
+        (run.policy, one.metric, _change(one), _interval(one), _word(one))
+        for run in comparison.runs
+        for one in run.against_first
+        if one.difference is not None
+    ]
+
+
+def _change(one: Difference) -> str:
+    ratio = "" if one.ratio is None or one.unit != "ms" else f" ({one.ratio:.2f}x)"
+    return f"{one.difference:+.1f} {one.unit}{ratio}"
+
+
+def _interval(one: Difference) -> str:
+    return "-" if one.low is None else f"{one.low:+.1f} .. {one.high:+.1f}"
+
+
+def _word(one: Difference) -> str:
+    return "noise" if one.is_noise else "real"
+
+
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Table, remarks by contender, definitions."""
+    """Tables, remarks by contender, definitions."""
     console.print(comparison_table(comparison))
+    if difference_rows(comparison):
+        console.print(difference_table(comparison))
     for run in comparison.runs:
+        print_verdicts(run.slos, console, f"{run.policy}: ")
         for remark in remarks(run.summary):
             console.print(escape(f"{run.policy}: {remark}"), highlight=False)
     print_definitions(console)
@@ -201,14 +212,32 @@ def _parameters(plan: Plan, runs: Sequence[Measured]) -> dict[str, object]:
         **own,
         "seed": settings.seed,
         "repeats": plan.repeats,
-        "is_cold": settings.is_cold,
+        "cache": settings.cache,
+        "processes": settings.processes,
+        "concurrency": settings.concurrency,
         "max_concurrency": settings.max_concurrency,
         "tokens_per_word": settings.tokens_per_word,
         "block_size": settings.block_size,
     }
 
 
-def _column(name: str, summary: Summary) -> Column:
+def _columns(done: Mapping[str, Sequence[Measured]], plan: Plan) -> list[Column]:
+    sides = {name: clusters([run.counted.records for run in found]) for name, found in done.items()}
+    base = next(iter(sides), "")
+    return [
+        _column(
+            name,
+            pool(found),
+            differences(sides[base], sides[name], plan.settings.seed) if name != base else [],
+            plan.slos,
+        )
+        for name, found in done.items()
+    ]
+
+
+def _column(
+    name: str, summary: Summary, against: list[Difference], slos: Mapping[str, float]
+) -> Column:
     ttft = summary.latency_ms.ttft
     return Column(
         policy=name,
@@ -218,17 +247,21 @@ def _column(name: str, summary: Summary) -> Column:
         errors=summary.errors,
         output_tokens_per_s=summary.output_tokens_per_s,
         load_spread=summary.load_spread,
+        against_first=against,
+        slos=judge(summary, slos),
         summary=summary,
     )
 
 
-def _joined(results: Sequence[RunResult]) -> RunResult:
+def joined(results: Sequence[RunResult]) -> RunResult:
     return RunResult(
         planned=sum(result.planned for result in results),
         records=[record for result in results for record in result.records],
         late_s=[late for result in results for late in result.late_s],
-        cpu_s=sum(result.cpu_s for result in results),
+        cpu_s=[sum(each) for each in zip(*(result.cpu_s for result in results), strict=True)],
+        events=sum(result.events for result in results),
         duration_s=sum(result.duration_s for result in results),
+        whole_s=sum(result.whole_s for result in results),
         is_stopped=any(result.is_stopped for result in results),
     )
 

@@ -19,8 +19,9 @@ from rich.markup import escape
 from loadgen import compare
 from loadgen.comparison import Column, Comparison, print_comparison
 from loadgen.comparison import compare as run_all
+from loadgen.files import write_json
 from loadgen.measure import Surroundings
-from loadgen.report import ms, share, write_json
+from loadgen.report import ms, share
 
 BASE: Final = "round-robin"
 BEST: Final = "cache-aware"

@@ -1,25 +1,21 @@
-"""The command line's options that several commands share, and what is made of them."""
+"""Options that several commands share, and what is made of them. Workloads' own: `recipes`."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, TypeVar
 
 import msgspec
 
-from loadgen.arrival import ARRIVALS
 from loadgen.client import REPLICA_HEADER, Target
-from loadgen.measure import MakeWorkload, Settings
-from loadgen.text import Prose
-from loadgen.workload.multi_turn import MultiTurn, MultiTurnOptions
-from loadgen.workload.protocol import Workload
-from loadgen.workload.shared_prefix import SharedPrefix, SharedPrefixOptions
-from loadgen.workload.trace import Trace, TraceOptions, read_trace
+from loadgen.measure import CACHES, COLD, Settings
+from loadgen.slo import parse_goodput, parse_slo
+from loadgen.window import Window
 
-WORKLOADS: Final = ("multi-turn", "shared-prefix", "trace")
+T = TypeVar("T")
 
 
 class UsageError(Exception):
@@ -42,90 +38,64 @@ def count(text: str) -> int:
     return value
 
 
-def add_workload_options(parser: argparse.ArgumentParser) -> None:
-    """`--workload`, and what each of them takes."""
-    _add_common(parser)
-    _add_conversations(parser)
-    _add_trace(parser)
+def natural(text: str) -> int:
+    """A whole number, zero included."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return value
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("workload").add_argument
-    add("--workload", choices=WORKLOADS, default="multi-turn")
-    add("--num-requests", type=count, help="default: 200, or all rows of a trace")
-    add("--seed", type=int, default=0, help="same seed, same requests")
-    add(
-        "--request-rate",
-        type=positive,
-        help="requests per second, default 4; for a trace: its own times",
-    )
-    add("--session-rate", type=positive, help="multi-turn: conversations started per second")
-    add("--arrival", choices=ARRIVALS, default="poisson")
-    add(
-        "--burstiness",
-        type=positive,
-        default=1.0,
-        help="gamma shape of the gaps; below 1 is burstier",
-    )
-    add("--output-tokens", type=count, default=64)
+def said(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser whose ValueError is shown as it is."""
 
+    def convert(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(str(exc)) from exc
 
-def _add_conversations(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("multi-turn").add_argument
-    group("--turns", type=count, default=8)
-    group("--shared-tokens", type=int, default=0, help="system prompt that all have in common")
-    group("--system-tokens", type=count, default=1000, help="system prompt of each conversation")
-    group("--user-tokens", type=count, default=100)
-    group("--think-s", type=float, default=2.0, help="mean pause after an answer")
-    group = parser.add_argument_group("shared-prefix").add_argument
-    group("--groups", type=count, default=8)
-    group("--prefix-tokens", type=count, default=1024)
-    group("--question-tokens", type=count, default=128)
-    group("--zipf", type=float, default=0.0, help="skew between groups; 0 is even")
-
-
-def _add_trace(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("trace").add_argument
-    group("--trace", metavar="FILE", help="Mooncake format, one JSON object a line")
-    group("--trace-scale", type=positive, default=1.0, help="0.1: all lengths a tenth")
-    group("--trace-block-tokens", type=count, default=512, help="tokens that a hash id stands for")
-    group("--speed-up", "--time-scale", type=positive, default=1.0, help="2: pauses half as long")
-    group(
-        "--max-input-tokens", type=count, help="leave out rows with longer prompts (after scaling)"
-    )
+    return convert
 
 
 def add_request_options(parser: argparse.ArgumentParser) -> None:
-    """How requests are sent and what the report needs."""
+    """How requests are sent, and which of them count."""
     add = parser.add_argument_group("requests").add_argument
     add("--endpoint", choices=("chat", "completions"), default="chat")
-    add(
-        "--max-concurrency",
-        type=count,
-        help="hold requests back at that many; both times are shown",
-    )
-    add(
-        "--timeout-s", type=positive, default=600.0, help="for one request, from sending to its end"
-    )
-    add(
-        "--extra-body", type=_json_object, default={}, metavar="JSON", help="added to every request"
-    )
-    add(
-        "--usage-per-chunk",
-        action="store_true",
-        help="ask for vLLM's running token counts (exact ITL)",
-    )
+    add("--max-concurrency", type=count,
+        help="hold requests back at that many; both times are shown")  # fmt: skip
+    add("--processes", type=count, default=1,
+        help="that share the load; one reads about 50,000 events/s on a free core")  # fmt: skip
+    add("--timeout-s", type=positive, default=600.0,
+        help="for one request, from sending to its end")  # fmt: skip
+    add("--extra-body", type=_json_object, default={}, metavar="JSON",
+        help="added to every request")  # fmt: skip
+    add("--usage-per-chunk", action="store_true",
+        help="ask for vLLM's running token counts (exact ITL)")  # fmt: skip
     add("--api-key-env", metavar="NAME", help="environment variable with the key")
-    add("--replica-header", default=REPLICA_HEADER, help="answer's header that names the replica")
+    add("--replica-header", default=REPLICA_HEADER, help="answers' header with its name")
     add("--tokens-per-word", type=positive, help="default: measured with two small requests")
-    add("--cache", choices=("cold", "as-is"), default="cold",
-        help="cold: a text nobody sent before starts every prompt")  # fmt: skip
-    add(
-        "--block-size",
-        type=count,
-        default=16,
-        help="tokens per cache block, for the hit-rate bound",
-    )
+    add("--tokenizer", type=Path, metavar="PATH",
+        help="the target's tokenizer.json: prompts of exactly the wanted length")  # fmt: skip
+    add("--block-size", type=count, default=16,
+        help="tokens per cache block, for the hit-rate bound")  # fmt: skip
+    _add_counted(parser)
+
+
+def _add_counted(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what counts").add_argument
+    add("--cache", choices=CACHES, default=COLD,
+        help="cold: a text nobody sent before starts every prompt; warm: so it does, and first"
+        " prompts are sent once before the run; as-is: neither")  # fmt: skip
+    add("--prime-concurrency", type=count, default=4, help="requests at once while it warms up")
+    add("--warmup-s", type=float, default=0.0, help="leave out requests due in the first seconds")
+    add("--warmup-requests", "--num-warmups", type=natural, default=0,
+        help="leave out the first requests")  # fmt: skip
+    add("--cooldown-s", type=float, default=0.0, help="leave out requests due in the last seconds")
+    add("--goodput", type=said(parse_goodput), action="append", default=[], metavar="METRIC:MS",
+        help="what a good request is: ttft:200, tpot:50, e2el:2000; repeatable")  # fmt: skip
+    add("--slo", type=said(parse_slo), action="append", default=[], metavar="NAME=N",
+        help="p95_ttft_ms=250, error_share=0.01, hit_rate=0.8: exit code 3 if missed")  # fmt: skip
 
 
 def make_target(args: argparse.Namespace, url: str, model: str) -> Target:
@@ -142,90 +112,29 @@ def make_target(args: argparse.Namespace, url: str, model: str) -> Target:
 
 
 def make_settings(args: argparse.Namespace) -> Settings:
-    """What the options say; the caller adds what depends on the target."""
+    """What the options say; the caller adds what depends on the target. UsageError."""
+    for cap in (args.max_concurrency, args.concurrency):
+        if cap is not None and cap < args.processes:
+            raise UsageError(f"--processes {args.processes}: more than requests at once ({cap})")
     return Settings(
         seed=args.seed,
         timeout_s=args.timeout_s,
         max_concurrency=args.max_concurrency,
-        is_cold=args.cache == "cold",
+        concurrency=args.concurrency,
+        processes=args.processes,
+        cache=args.cache,
+        prime_concurrency=args.prime_concurrency,
+        window=Window(args.warmup_s, args.warmup_requests, args.cooldown_s),
+        goodput_ms=dict(args.goodput),
         tokens_per_word=args.tokens_per_word,
+        tokenizer=args.tokenizer,
         block_size=args.block_size,
     )
 
 
-def workload_maker(args: argparse.Namespace) -> MakeWorkload:
-    """Reads the trace now, so that a bad file is known before anything starts."""
-    if args.workload == "trace":
-        return _trace_maker(args)
-    if args.trace:
-        raise UsageError("--trace needs --workload trace")
-    if args.workload == "shared-prefix":
-        return _shared_prefix_maker(args)
-    return _multi_turn_maker(args)
-
-
-def _multi_turn_maker(args: argparse.Namespace) -> MakeWorkload:
-    if args.session_rate and args.request_rate:
-        raise UsageError("--session-rate and --request-rate exclude each other")
-    options = MultiTurnOptions(
-        requests=args.num_requests or 200,
-        # In a steady state, as many conversations start as end.
-        session_rate_per_s=args.session_rate or (args.request_rate or 4.0) / args.turns,
-        arrival=args.arrival,
-        burstiness=args.burstiness,
-        turns=args.turns,
-        shared_tokens=args.shared_tokens,
-        system_tokens=args.system_tokens,
-        user_tokens=args.user_tokens,
-        output_tokens=args.output_tokens,
-        think_s=args.think_s,
-    )
-
-    def make(prose: Prose, salt: str) -> Workload:
-        return MultiTurn(options, prose, salt)
-
-    return make
-
-
-def _shared_prefix_maker(args: argparse.Namespace) -> MakeWorkload:
-    options = SharedPrefixOptions(
-        requests=args.num_requests or 200,
-        rate_per_s=args.request_rate or 4.0,
-        arrival=args.arrival,
-        burstiness=args.burstiness,
-        groups=args.groups,
-        prefix_tokens=args.prefix_tokens,
-        question_tokens=args.question_tokens,
-        output_tokens=args.output_tokens,
-        zipf=args.zipf,
-    )
-
-    def make(prose: Prose, salt: str) -> Workload:
-        return SharedPrefix(options, prose, salt)
-
-    return make
-
-
-def _trace_maker(args: argparse.Namespace) -> MakeWorkload:
-    if not args.trace:
-        raise UsageError("--workload trace needs --trace FILE")
-    options = TraceOptions(
-        path=args.trace,
-        requests=args.num_requests,
-        scale=args.trace_scale,
-        speed_up=args.speed_up,
-        rate_per_s=args.request_rate,
-        arrival=args.arrival,
-        burstiness=args.burstiness,
-        block_tokens=args.trace_block_tokens,
-        max_input_tokens=args.max_input_tokens,
-    )
-    rows = read_trace(Path(args.trace))
-
-    def make(prose: Prose, salt: str) -> Workload:
-        return Trace(rows, options, prose, salt)
-
-    return make
+def session_header(text: str) -> str | None:
+    """`none` is no header."""
+    return None if text == "none" else text
 
 
 def _auth(variable: str | None) -> Mapping[str, str]:

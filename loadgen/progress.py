@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from loadgen.client import Clock
 from loadgen.quantiles import percentile
 from loadgen.record import Record
-from loadgen.runner import NullWatcher, Watcher
+from loadgen.runner import NullWatcher, Tally, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,11 +37,14 @@ class BarWatcher:
         self._in_flight += 1
 
     def finished(self, record: Record) -> None:
-        self._in_flight -= 1
-        self._done += 1
-        self._errors += not record.is_ok
-        if record.ttft_s is not None:
-            self._recent.append(record.ttft_s)
+        ttfts = [] if record.ttft_s is None else [record.ttft_s]
+        self.add(Tally(0, 1, int(not record.is_ok), ttfts))
+
+    def add(self, progress: Tally) -> None:
+        self._in_flight += progress.sent - progress.done
+        self._done += progress.done
+        self._errors += progress.errors
+        self._recent.extend(progress.ttfts)
         if self._clock() - self._drawn_at >= EVERY_S:
             self.draw()
 

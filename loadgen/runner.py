@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+import msgspec
 
 from loadgen.client import Client, Clock, Exchange
 from loadgen.lag import LoopLag
@@ -18,12 +20,24 @@ LEAD_S: Final = 0.25
 """Prompts are built this long before they are due, so that building doesn't make them late."""
 
 
+class Tally(msgspec.Struct, array_like=True):
+    """What happened since the last one; `ttfts` are some of the answers' times in seconds."""
+
+    sent: int
+    done: int
+    errors: int
+    ttfts: list[float]
+
+
 class Watcher(Protocol):
     """Someone who looks on while a run goes."""
 
     def sent(self) -> None: ...
 
     def finished(self, record: Record) -> None: ...
+
+    def add(self, progress: Tally) -> None:
+        """What another process saw."""
 
 
 class NullWatcher:
@@ -35,36 +49,59 @@ class NullWatcher:
     def finished(self, record: Record) -> None:
         return
 
+    def add(self, progress: Tally) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which of several processes this is: it plays every `of`-th session, from `index` on."""
+
+    index: int = 0
+    of: int = 1
+
+    def share(self, whole: int) -> int:
+        """This part's share of a number that all parts together must not exceed."""
+        return whole // self.of + (self.index < whole % self.of)
+
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """`max_concurrency` holds requests back when that many are open; they stay due when they were.
 
-    `session_header` names a header that carries the session's id. `keeps_prompts` keeps every
-    prompt in memory for the hit-rate bound.
+    `concurrency` closes the loop: that many users, each begins a session when its last one ended,
+    and the workload's own times are not used. `session_header` names a header that carries the
+    session's id. `keeps_prompts` keeps every prompt in memory for the hit-rate bound.
     """
 
     max_concurrency: int | None = None
+    concurrency: int | None = None
     session_header: str | None = None
     keeps_prompts: bool = False
+    part: Part = field(default_factory=Part)
 
 
-@dataclass(slots=True)
-class RunResult:
+class RunResult(msgspec.Struct):
     """`planned` minus the records are turns that never came to be: their conversation broke off,
-    or the run was stopped. `prompts`: record number → messages."""
+    or the run was stopped. `prompts`: record number → messages. `events`: SSE events read.
+
+    `late_s` is how late each wake of the event loop was; `cpu_s` has one value per process. They
+    and `events` are of `whole_s` seconds, where only a part of the records counts (0: of all).
+    """
 
     planned: int
-    records: list[Record] = field(default_factory=list)
-    prompts: dict[int, tuple[Message, ...]] = field(default_factory=dict)
-    late_s: Sequence[float] = ()
-    cpu_s: float = 0.0
+    records: list[Record] = msgspec.field(default_factory=list)
+    prompts: dict[int, tuple[Message, ...]] = msgspec.field(default_factory=dict)
+    late_s: list[float] = msgspec.field(default_factory=list)
+    cpu_s: list[float] = msgspec.field(default_factory=list)
+    events: int = 0
     duration_s: float = 0.0
+    whole_s: float = 0.0
     is_stopped: bool = False
 
 
 class Runner:
-    """Plays one workload once."""
+    """Plays one workload once, or one process's part of it."""
 
     def __init__(
         self, client: Client, options: RunOptions, clock: Clock, watcher: Watcher | None = None
@@ -74,37 +111,55 @@ class Runner:
         self._clock = clock
         self._watcher = watcher or NullWatcher()
         self._zero = 0.0
-        self._numbers = itertools.count()
-        cap = options.max_concurrency
+        self._numbers = itertools.count(options.part.index, options.part.of)
+        cap = options.max_concurrency and options.part.share(options.max_concurrency)
         self._gate: contextlib.AbstractAsyncContextManager[object] = (
             asyncio.Semaphore(cap) if cap else contextlib.nullcontext()
         )
         self._result = RunResult(planned=0)
 
-    async def run(self, workload: Workload, stop: asyncio.Event | None = None) -> RunResult:
-        """To the last answer, or until `stop` is set; then requests in flight are dropped."""
+    async def run(
+        self, workload: Workload, stop: asyncio.Event | None = None, zero: float | None = None
+    ) -> RunResult:
+        """To the last answer, or until `stop` is set; then requests in flight are dropped.
+
+        `zero` is when the run starts, on the clock; several processes agree on one.
+        """
         lag = LoopLag(self._clock)
         result = self._result = RunResult(planned=workload.requests)
-        self._zero = self._clock() + LEAD_S
+        self._zero = self._clock() + LEAD_S if zero is None else zero
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(lag.watch())
             drive = group.create_task(self._drive(workload))
             result.is_stopped = await _stopped_first(drive, stop or asyncio.Event())
             watch.cancel()
-        result.late_s, result.cpu_s = lag.late_s, lag.cpu_s()
+        result.late_s, result.cpu_s = list(lag.late_s), [lag.cpu_s()]
         result.duration_s = max((record.end_s for record in result.records), default=0.0)
         return result
 
     async def _drive(self, workload: Workload) -> None:
+        part, users = self._options.part, self._options.concurrency
+        mine = itertools.islice(workload.sessions(), part.index, None, part.of)
         async with asyncio.TaskGroup() as group:
-            for session in workload.sessions():
+            if users:
+                for _ in range(part.share(users)):
+                    group.create_task(self._be_user(mine))
+                return
+            for session in mine:
                 await self._until(session.start_s - LEAD_S)
-                group.create_task(self._converse(session))
+                group.create_task(self._converse(session, session.start_s))
 
-    async def _converse(self, session: Session) -> None:
+    async def _be_user(self, sessions: Iterator[Session]) -> None:
+        due_s = 0.0
+        for session in sessions:
+            due_s = await self._converse(session, due_s)
+
+    async def _converse(self, session: Session, due_s: float) -> float:
+        """Play all turns; when the last of them ended."""
         history: list[Message] = []
-        due_s = session.start_s
         for index, turn in enumerate(session.turns):
+            if turn.branches:
+                due_s = await self._branch(turn.branches, due_s)
             if index:
                 due_s += turn.think_s
             history += turn.messages
@@ -112,10 +167,16 @@ class Runner:
             await self._until(due_s)
             ask = Ask(session.id, index, turn, due_s)
             record, answer = await self._send(ask, history, body)
-            if not record.is_ok:
-                return
-            history.append(Message("assistant", answer))
             due_s = record.end_s
+            if not record.is_ok:
+                break
+            history.append(Message("assistant", answer))
+        return due_s
+
+    async def _branch(self, branches: Sequence[Session], after_s: float) -> float:
+        """Sub-agents side by side; when the last of them ended."""
+        plays = (self._converse(branch, after_s + branch.start_s) for branch in branches)
+        return max(await asyncio.gather(*plays))
 
     async def _send(self, ask: Ask, history: Sequence[Message], body: bytes) -> tuple[Record, str]:
         name = self._options.session_header
@@ -127,6 +188,7 @@ class Runner:
             exchange = await self._client.send(body, headers)
         record = make_record(next(self._numbers), ask, cap_wait_s, exchange, self._zero)
         self._result.records.append(record)
+        self._result.events += exchange.reply.events
         if self._options.keeps_prompts:
             self._result.prompts[record.number] = tuple(history)
         self._watcher.finished(record)

@@ -42,12 +42,13 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Where it listens. `tokenize_url` is an engine's, for /tokenize."""
+    """Where it listens. `tokenize_url` is an engine's, for /tokenize; `metrics_urls` are all's."""
 
     url: str
     model: str
     replica_ids: tuple[str, ...]
     tokenize_url: str
+    metrics_urls: tuple[str, ...] = ()
 
 
 class _EngineReady(msgspec.Struct):
@@ -78,7 +79,8 @@ async def open_stack(options: StackOptions, policy: str) -> AsyncIterator[Stack]
         line = await _start(exits, f"{policy}-router", command, options.log_dir)
         url = msgspec.json.decode(line, type=_RouterReady).url
         await _until_ready(f"{url}/readyz")
-        yield Stack(url, engines[0].model, tuple(replicas), engines[0].url)
+        urls = tuple(engine.url for engine in engines)
+        yield Stack(url, engines[0].model, tuple(replicas), urls[0], urls)
 
 
 def _engine(line: bytes | BaseException) -> _EngineReady:

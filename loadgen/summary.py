@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from loadgen.quantiles import Quantiles, percentile, quantiles
+from loadgen.engines import EngineCounters
+from loadgen.health import ClientHealth, client_health
+from loadgen.quantiles import Quantiles, quantiles
 from loadgen.record import Record
 from loadgen.runner import RunResult
-
-MAX_CLIENT_LAG_S: Final = 0.05
-MAX_LOOP_LAG_S: Final = 0.025
+from loadgen.slo import Goodput, goodput
 
 
 class ReplicaShare(msgspec.Struct, frozen=True):
@@ -26,22 +25,25 @@ class ReplicaShare(msgspec.Struct, frozen=True):
     prompt_tokens: int
     uncached_tokens: int
     output_tokens: int
+    ttft_ms_p95: float | str | None = None
+    hit_rate: float | None = None
 
 
-class ClientHealth(msgspec.Struct, frozen=True):
-    """`is_bound`: this program was too slow for its own schedule, so latencies are too high.
+class Rates(msgspec.Struct, frozen=True):
+    """Requests per second: as scheduled, and as sent. None where they all came at once."""
 
-    True when the client's own send lag has a p99 above 50 ms, or its event loop one above 25 ms.
-    Times in milliseconds; `cpu` is the share of one core.
-    """
+    requested: float | None
+    achieved: float | None
 
-    send_lag_ms_p50: float
-    send_lag_ms_p99: float
-    own_lag_ms_p99: float
-    loop_lag_ms_p99: float
-    loop_lag_ms_max: float
-    cpu: float
-    is_bound: bool
+
+class TurnFigures(msgspec.Struct, frozen=True):
+    """All requests that were the n-th of their conversation."""
+
+    turn: int
+    requests: int
+    hit_rate: float | None
+    ttft_ms_p50: float | str | None
+    ttft_ms_p95: float | str | None
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -86,18 +88,26 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s: float
     output_tokens_per_s: float
     prompt_tokens_per_s: float
+    rates: Rates
     hit_rate: float | None
     hit_rate_bound: float | None = None
     hit_rate_bound_method: str | None = None
+    goodput: Goodput | None = None
     latency_ms: Latencies
     lengths: Lengths
     token_sources: dict[str, int]
+    turns: list[TurnFigures]
     replicas: list[ReplicaShare]
     load_spread: float | None
+    engines: list[EngineCounters] = []
     client: ClientHealth
 
 
-def summarize(result: RunResult, replica_ids: Sequence[str] = ()) -> Summary:
+def summarize(
+    result: RunResult,
+    replica_ids: Sequence[str] = (),
+    goodput_ms: Mapping[str, float] | None = None,
+) -> Summary:
     """`replica_ids`: all that could have answered, so that one without a request counts in."""
     records = result.records
     ok = [record for record in records if record.is_ok]
@@ -118,10 +128,13 @@ def summarize(result: RunResult, replica_ids: Sequence[str] = ()) -> Summary:
         requests_per_s=round(len(ok) / duration_s, 3),
         output_tokens_per_s=round(sum(r.output_tokens for r in ok) / duration_s, 2),
         prompt_tokens_per_s=round(sum(r.prompt_tokens or 0 for r in ok) / duration_s, 2),
+        rates=rates(records),
         hit_rate=hit_rate(ok),
+        goodput=goodput(records, result.planned, result.duration_s, goodput_ms or {}),
         latency_ms=_latencies(ok, lost),
         lengths=_lengths(ok),
         token_sources=dict(Counter(record.token_source for record in ok)),
+        turns=turn_figures(ok),
         replicas=replicas,
         load_spread=load_spread([share.requests for share in replicas]),
         client=client_health(result),
@@ -135,6 +148,37 @@ def hit_rate(records: Iterable[Record]) -> float | None:
     if not prompt_tokens:
         return None
     return round(sum(r.cached_tokens or 0 for r in told) / prompt_tokens, 5)
+
+
+def rates(records: Sequence[Record]) -> Rates:
+    """Between the first and the last: a client that fell behind sends later than it should."""
+    return Rates(
+        requested=_rate([record.scheduled_s for record in records]),
+        achieved=_rate([record.sent_s for record in records]),
+    )
+
+
+def _rate(times: Sequence[float]) -> float | None:
+    span_s = max(times, default=0.0) - min(times, default=0.0)
+    return round((len(times) - 1) / span_s, 3) if span_s > 0 else None
+
+
+def turn_figures(records: Iterable[Record]) -> list[TurnFigures]:
+    """By position in the conversation; empty when there are only single turns."""
+    by_turn: dict[int, list[Record]] = {}
+    for record in records:
+        by_turn.setdefault(record.turn, []).append(record)
+    if len(by_turn) < 2:
+        return []
+    found = []
+    for turn, answered in sorted(by_turn.items()):
+        ttft = _ttft(answered)
+        found.append(TurnFigures(turn, len(answered), hit_rate(answered), ttft.p50, ttft.p95))
+    return found
+
+
+def _ttft(records: Iterable[Record]) -> Quantiles:
+    return quantiles([1e3 * r.ttft_s for r in records if r.ttft_s is not None])
 
 
 def kind_of(record: Record) -> str:
@@ -171,26 +215,11 @@ def replica_shares(records: Sequence[Record], ids: Sequence[str]) -> list[Replic
             prompt_tokens=sum(r.prompt_tokens or 0 for r in answered),
             uncached_tokens=sum((r.prompt_tokens or 0) - (r.cached_tokens or 0) for r in answered),
             output_tokens=sum(r.output_tokens for r in answered),
+            ttft_ms_p95=_ttft(answered).p95,
+            hit_rate=hit_rate(answered),
         )
         for replica_id, answered in sorted(by_id.items())
     ]
-
-
-def client_health(result: RunResult) -> ClientHealth:
-    """The self-check; see `ClientHealth` for the limits."""
-    lags = sorted(record.send_lag_s for record in result.records) or [0.0]
-    own_p99_s = percentile(sorted(r.client_lag_s for r in result.records) or [0.0], 0.99)
-    late = sorted(result.late_s) or [0.0]
-    loop_p99_s = percentile(late, 0.99)
-    return ClientHealth(
-        send_lag_ms_p50=_ms(percentile(lags, 0.5)),
-        send_lag_ms_p99=_ms(percentile(lags, 0.99)),
-        own_lag_ms_p99=_ms(own_p99_s),
-        loop_lag_ms_p99=_ms(loop_p99_s),
-        loop_lag_ms_max=_ms(late[-1]),
-        cpu=round(result.cpu_s / result.duration_s, 3) if result.duration_s else 0.0,
-        is_bound=own_p99_s > MAX_CLIENT_LAG_S or loop_p99_s > MAX_LOOP_LAG_S,
-    )
 
 
 def _latencies(ok: Sequence[Record], lost: int) -> Latencies:
@@ -229,7 +258,3 @@ def _examples(records: Sequence[Record]) -> list[str]:
         if not record.is_ok:
             first.setdefault(kind_of(record), record.error)
     return [f"{kind}: {message}" for kind, message in first.items()]
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 3)

@@ -8,6 +8,7 @@ the target before a run) turns a wished number of tokens into a number of words.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
@@ -25,15 +26,22 @@ class Prose:
     """Passages of words, each named by a key: equal keys give equal text, others differ at once.
 
     A passage starts with words that spell its key, and goes on with a slice of a pool that was
-    drawn once; so that 10,000 words cost microseconds while a run is being timed.
+    drawn once; so that 10,000 words cost microseconds while a run is being timed. `vocabulary`
+    takes the place of the common words.
     """
 
-    def __init__(self, seed: int, tokens_per_word: float = 1.0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        tokens_per_word: float = 1.0,
+        vocabulary: Sequence[str] | None = None,
+    ) -> None:
         if tokens_per_word <= 0:
             raise ValueError("tokens_per_word must be positive")
         self.seed = seed
         self.tokens_per_word = tokens_per_word
-        self._vocabulary = load_vocabulary()
+        self.vocabulary = vocabulary
+        self._vocabulary = vocabulary or load_vocabulary()
         pool = random.Random(f"pool {seed}").choices(self._vocabulary, k=POOL_WORDS)
         self._pool = pool
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -28,6 +28,16 @@ class Turn:
     think_s: float = 0.0
     """Pause after the answer before; of no use in a first turn."""
 
+    branches: tuple[Session, ...] = ()
+    """Sub-agents that run side by side first; the turn is due `think_s` after the last of them.
+
+    Their `start_s` counts from the end of the answer before.
+    """
+
+    @property
+    def requests(self) -> int:
+        return 1 + sum(branch.requests for branch in self.branches)
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -35,7 +45,11 @@ class Session:
 
     id: str
     start_s: float
-    turns: tuple[Turn, ...]
+    turns: tuple[Turn, ...] = field(default=())
+
+    @property
+    def requests(self) -> int:
+        return sum(turn.requests for turn in self.turns)
 
 
 class Workload(Protocol):
@@ -62,3 +76,8 @@ def salted(messages: tuple[Message, ...], salt: str) -> tuple[Message, ...]:
         return messages
     first = messages[0]
     return (Message(first.role, f"{salt} {first.content}"), *messages[1:])
+
+
+def zipf_weights(count: int, skew: float) -> list[float]:
+    """1/k**skew for k from 1: 0 is even."""
+    return [1 / (k + 1) ** skew for k in range(count)]

@@ -26,6 +26,8 @@ WORKLOAD: Final = (
 def main() -> int:
     parser = argparse.ArgumentParser(description="three policies over two real vLLM replicas")
     parser.add_argument("--json", type=Path, default=Path("build/demo-vllm.json"), metavar="FILE")
+    parser.add_argument("--html", type=Path, default=Path("build/demo-vllm.html"), metavar="FILE")
+    parser.add_argument("--repeats", type=int, default=2, metavar="N")
     args = parser.parse_args()
     at = stack.installed()
     if at is None:
@@ -41,6 +43,8 @@ def main() -> int:
             *(sys.executable, "-m", "loadgen.cli", "compare", "--model", MODEL_NAME),
             *(word for target in targets for word in ("--target", target)),
             *("--block-size", str(BLOCK_SIZE), "--json", str(args.json)),
+            *("--html", str(args.html), "--repeats", str(args.repeats)),
+            *(word for one in pair for word in ("--metrics-url", one.url)),
             *WORKLOAD,
         ]
         return subprocess.run(command, check=False).returncode

@@ -10,7 +10,7 @@ import pytest
 from loadgen.client import Exchange, Target, open_client
 from loadgen.record import Record
 from loadgen.reply import USAGE_PER_CHUNK
-from loadgen.runner import Runner, RunOptions, RunResult
+from loadgen.runner import Runner, RunOptions, RunResult, Tally
 from loadgen.workload.protocol import Message, Session, Turn
 from tests.support.loadgen import (
     DONE,
@@ -202,7 +202,7 @@ async def test_open_loop_sends_on_time_while_nothing_was_answered():
 
 async def test_more_than_a_hundred_requests_are_open_at_once():
     sessions = [Session(f"s{n}", 0.0, (SOME,)) for n in range(150)]
-    async with serve(always(1.0, plain_answer(["a"]))) as server:
+    async with serve(always(3.0, plain_answer(["a"]))) as server:
         await played(server, *sessions)
     assert server.open_most == 150
 
@@ -241,6 +241,9 @@ class StopAfter:
         self._left -= 1
         if not self._left:
             self._stop.set()
+
+    def add(self, progress: Tally) -> None:
+        return
 
 
 async def test_stopped_run_keeps_what_was_answered():

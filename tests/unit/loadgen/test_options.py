@@ -1,13 +1,15 @@
 """The command line: documented, and refused where it makes no sense."""
 
 import argparse
+import itertools
 from pathlib import Path
 
 import pytest
 
 from loadgen.cli import make_parser
 from loadgen.demo import demo_options
-from loadgen.options import make_settings, make_target, workload_maker
+from loadgen.options import UsageError, make_settings, make_target
+from loadgen.recipes import workload_maker
 from loadgen.text import Prose
 
 
@@ -26,7 +28,7 @@ def test_every_option_is_documented():
         for option in action.option_strings
         if option.startswith("--")
     }
-    assert {option for option in options if f"`{option}" not in readme} == {"--help"}
+    assert {option for option in options if option not in readme} == set()
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,11 @@ def test_values_out_of_range_are_refused(arguments, capsys):
 
 
 def test_request_rate_of_conversations_counts_turns():
-    workload = workload_maker(parse("--request-rate", "8", "--turns", "4"))(Prose(0), "")
-    assert workload.parameters["session_rate_per_s"] == 2.0
+    options = ("--request-rate", "8", "--turns", "4", "--arrival", "constant")
+    workload = workload_maker(parse(*options))(Prose(0), "")
+    first, second, third = itertools.islice((s.start_s for s in workload.sessions()), 3)
+    assert first == 0
+    assert (second, third) == (0.5, 1.0)
 
 
 def test_extra_body_wins_over_what_is_sent_by_default():
@@ -58,8 +63,18 @@ def test_extra_body_wins_over_what_is_sent_by_default():
 
 
 def test_cache_is_cold_unless_told_otherwise():
-    assert make_settings(parse()).is_cold
-    assert not make_settings(parse("--cache", "as-is")).is_cold
+    assert make_settings(parse()).cache == "cold"
+    assert make_settings(parse("--cache", "as-is")).cache == "as-is"
+
+
+def test_option_of_another_workload_is_refused():
+    with pytest.raises(UsageError, match="--documents: not for --workload multi-turn"):
+        workload_maker(parse("--documents", "3"))
+
+
+def test_more_processes_than_requests_at_once_are_refused():
+    with pytest.raises(UsageError, match="more than requests at once"):
+        make_settings(parse("--processes", "4", "--max-concurrency", "3"))
 
 
 def test_demo_is_a_comparison_that_can_be_typed():

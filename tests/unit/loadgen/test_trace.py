@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.arrival import Arrivals
 from loadgen.text import Prose
-from loadgen.workload.trace import Trace, TraceError, TraceOptions, TraceRow, read_trace
+from loadgen.workload.trace import (
+    Trace,
+    TraceError,
+    TraceFile,
+    TraceOptions,
+    TraceRow,
+    read_trace,
+)
 
 EXCERPT = Path(__file__).parents[2] / "data" / "traces" / "mooncake_conversation_300.jsonl"
 
@@ -17,7 +25,8 @@ ROWS = [
 
 
 def replay(rows=ROWS, salt: str = "", **options) -> Trace:
-    return Trace(rows, TraceOptions(path="trace.jsonl", **options), Prose(seed=1), salt)
+    file = TraceFile(list(rows), "mooncake", 512)
+    return Trace(file, TraceOptions(path="trace.jsonl", **options), Prose(seed=1), salt)
 
 
 def prompts(trace: Trace) -> list[list[str]]:
@@ -55,7 +64,7 @@ def test_rows_are_due_at_their_times_from_the_first_one_sped_up():
 
 
 def test_rate_draws_new_times_for_the_same_prompts():
-    drawn = replay(rate_per_s=2.0, arrival="constant")
+    drawn = replay(arrivals=Arrivals(rate_per_s=2.0, kind="constant"))
     assert [s.start_s for s in drawn.sessions()] == [0.0, 0.5, 1.0]
     assert prompts(drawn) == prompts(replay())
 
@@ -71,7 +80,7 @@ def test_number_of_requests_takes_the_first_rows():
 
 
 def test_published_rows_share_as_their_ids_say():
-    rows = read_trace(EXCERPT)
+    rows = read_trace(EXCERPT).rows
     assert len(rows) == 300
     texts = prompts(replay(rows=rows[:40], scale=0.1))
     # All of this trace's prompts share the first block.

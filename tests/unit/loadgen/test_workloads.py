@@ -8,7 +8,7 @@ import pytest
 from loadgen.text import Prose
 from loadgen.workload.multi_turn import MultiTurn, MultiTurnOptions
 from loadgen.workload.protocol import Workload
-from loadgen.workload.shared_prefix import SharedPrefix, SharedPrefixOptions
+from loadgen.workload.single import SharedPrefix, SharedPrefixOptions
 
 SALT = "quiet river"
 
