@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-tokens format docs demo bench bench-index bench-relay bench-tokens
+.PHONY: help setup check test test-tokens format docs demo bench bench-index bench-relay bench-tokens bench-loadgen
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -75,6 +75,16 @@ $(PEERS)/.ready:
 
 bench-peers: $(READY) $(PEERS)/.ready ## the gateway beside nginx and three Rust routers (installs them)
 	$(BIN)/python -m tests.bench.peers
+
+LOAD_PEERS := .venv-peers-load
+$(LOAD_PEERS)/.ready:
+	$(PYTHON) -m venv $(LOAD_PEERS)
+	$(LOAD_PEERS)/bin/pip install --quiet --disable-pip-version-check aiperf==0.13.0
+	$(LOAD_PEERS)/bin/pip install --quiet --disable-pip-version-check guidellm==0.8.1
+	@touch $@
+
+bench-loadgen: $(READY) $(LOAD_PEERS)/.ready ## the load test beside aiperf, guidellm and vLLM's; 50,000 events/s; hit rates
+	$(BIN)/python -m tests.bench.loadgen --json build/bench-loadgen.json
 
 bench-latency: $(READY) ## what the gateway adds to a request of 8,000 tokens at 100 a second
 	$(BIN)/python -m tests.bench.latency

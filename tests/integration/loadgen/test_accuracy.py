@@ -20,7 +20,16 @@ import numpy as np
 import pytest
 
 from tests.support.loadgen import warmgate_load
-from tests.support.scripted_engine import CACHED, FIRST_S, GAP_S, PROBE, PROMPT, SCRIPTS, delays, truth
+from tests.support.scripted_engine import (
+    CACHED,
+    FIRST_S,
+    GAP_S,
+    PROBE,
+    PROMPT,
+    SCRIPTS,
+    delays,
+    truth,
+)
 
 MS = 1e-3
 FAILS = {"error_midway": "error_event", "no_end": "incomplete"}

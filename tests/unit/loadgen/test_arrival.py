@@ -45,7 +45,7 @@ def test_what_cannot_be_a_schedule_is_refused(kind, rate):
 
 @pytest.mark.parametrize("strategy", ["linear", "exponential"])
 @pytest.mark.parametrize(("start", "end"), [(1.0, 9.0), (8.0, 2.0), (3.0, 3.0)])
-def test_ramp_has_its_rate_at_every_time(strategy, start, end):
+def test_ramp_has_its_rate_at_every_time(strategy: str, start: float, end: float):
     ramp = Ramp(strategy=strategy, start_per_s=start, end_per_s=end, seconds=100.0)
     arrivals = Arrivals(kind="constant", ramp=ramp)
     times = list(itertools.takewhile(lambda t: t < 200, arrivals.times(random.Random(1))))
