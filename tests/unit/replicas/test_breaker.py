@@ -74,7 +74,7 @@ def test_ends_of_requests_from_before_change_nothing_while_it_is_open(breaker, c
     fail(breaker, 3)
     breaker.passed(is_trial=False)
     fail(breaker, 9)
-    assert breaker.position is Position.OPEN
+    assert [breaker.position] == [Position.OPEN]
     clock.advance(5.0)
     assert breaker.begin() is True
     breaker.failed(is_trial=False)
