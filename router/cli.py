@@ -49,6 +49,8 @@ def make_parser() -> argparse.ArgumentParser:
     tokens.add_argument("--adapter", help="LoRA adapter that the request is for")
     tokens.add_argument("--after", metavar="FILE", help="a request to be remembered before it")
     tokens.set_defaults(run=_tokens)
+    key = commands.add_parser("key", help="make an API key, and the hash for tenants.keys_file")
+    key.set_defaults(run=_key)
     shown = commands.add_parser("version", help="print the version")
     shown.set_defaults(run=_version)
     return parser
@@ -157,6 +159,14 @@ def _tokens(args: argparse.Namespace) -> int:
             sys.stdout.write(f"{line}\n")
     except (NotShown, OSError) as exc:
         raise settings.ConfigError(str(exc)) from exc
+    return 0
+
+
+def _key(args: argparse.Namespace) -> int:
+    from router.tenants.keys import hash_key, new_key
+
+    key = new_key()
+    sys.stdout.write(f"{key}\n{hash_key(key)}\n")
     return 0
 
 

@@ -4,6 +4,7 @@ Parts raise these as facts; the gateway's one middleware turns them into OpenAI-
 """
 
 import errno
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 
@@ -13,6 +14,8 @@ class RouterError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     type: ClassVar[str] = "server_error"
+    headers: Mapping[str, str] = {}
+    """What the reply's head says besides."""
     is_replicas: ClassVar[bool] = False
     """Whether a replica is to blame, not the client and not us."""
 
@@ -36,6 +39,28 @@ class Unauthenticated(RouterError):
     status = 401
     code = "invalid_api_key"
     type = "invalid_request_error"
+
+
+class Forbidden(RouterError):
+    """A key that we know, but it may not do this."""
+
+    status = 403
+    code = "permission_denied"
+    type = "invalid_request_error"
+
+
+class RateLimited(RouterError):
+    """The tenant's requests or tokens of this minute, or its requests at once, are used up."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    type = "rate_limit_error"
+
+    def __init__(
+        self, message: str, *, retry_after_s: float, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.headers = headers or {}
 
 
 class RouteNotFound(RouterError):

@@ -190,6 +190,9 @@ class Metrics:
         self._failures = self._counter(
             "replica_failures", "Attempts that failed, by what was seen.", "replica", "error"
         )
+        self._refusals = self._counter(
+            "tenant_refusals", "Requests beyond a tenant's bound.", "tenant", "bound"
+        )
         self._restarts = self._counter("task_restarts", "Background tasks started over.", "task")
         self._ttft = self._histogram(
             "ttft_seconds", "From the request's head to the first byte of a streamed reply.",
@@ -230,6 +233,10 @@ class Metrics:
         taken.set_function(bytes_of)
         bound = Gauge("warmgate_index_max_bytes", "What it may take.", registry=self.registry)
         bound.set(max_bytes)
+
+    def count_refusal(self, tenant: str, bound: str) -> None:
+        """A request was refused with 429. Tenants are bounded: only those of the key file."""
+        self._refusals.labels(tenant, bound).inc()
 
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""

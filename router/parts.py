@@ -1,7 +1,9 @@
 """Each part's share of the settings, in the part's own words."""
 
 import secrets
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from router.config import ConfigError
 from router.events.zmq_source import DialTimes
@@ -13,6 +15,7 @@ from router.settings import (
     ForwardSettings,
     HealthSettings,
     SharedSettings,
+    TenantsSettings,
 )
 from router.shared import (
     BadUrl,
@@ -22,6 +25,17 @@ from router.shared import (
     RedisStore,
     SharedStore,
     connect,
+)
+from router.supervise import Supervisor
+from router.tenants import (
+    BadKeyFile,
+    Gate,
+    KeyedGate,
+    KeyFile,
+    Ledger,
+    MemoryLedger,
+    OpenGate,
+    RedisLedger,
 )
 
 
@@ -56,3 +70,26 @@ def peers(
         except BadUrl as exc:
             raise ConfigError(f"shared.url: {exc}") from exc
     return Peers(secrets.token_hex(8), store, reservations, clock, times, settings.url is not None)
+
+
+def gate(
+    settings: TenantsSettings,
+    peers: Peers,
+    supervisor: Supervisor,
+    on_refusal: Callable[[str, str], None],
+) -> Gate:
+    """Open without a file of keys; its budgets are shared with whom load is. ConfigError."""
+    if settings.keys_file is None:
+        return OpenGate()
+    try:
+        keys = KeyFile(Path(settings.keys_file))
+    except BadKeyFile as exc:
+        raise ConfigError(f"tenants.keys_file: {exc}") from exc
+    supervisor.run("keys", keys.watch)
+    ledger: Ledger = MemoryLedger(time.time)
+    if isinstance(store := peers.store, RedisStore):
+        ledger = shared = RedisLedger(
+            peers.router_id, store, store.deadline_s, lambda: peers.routers, time.time
+        )
+        supervisor.run("budgets", shared.work)
+    return KeyedGate(keys, ledger, settings.default_output_tokens, on_refusal)

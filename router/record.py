@@ -32,6 +32,7 @@ class RequestRecord:
     request_id: str
     started: float
     path: str = ""
+    tenant: str = ""
     model: str = ""
     replica: str = ""
     policy: str = ""

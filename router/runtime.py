@@ -35,6 +35,7 @@ from router.routing import POLICIES, Speeds
 from router.settings import RouterConfig, TokensSettings
 from router.shared import Peers
 from router.supervise import Supervisor
+from router.tenants import Gate
 from router.tls import tls_to_replicas
 from router.tokens import (
     BadTemplate,
@@ -73,6 +74,7 @@ class Runtime:
     reservations: Reservations
     speeds: Speeds
     tokens: Tokenizers
+    gate: Gate
     planner: Planner
     forwarder: Forwarder
     keeper: Keeper
@@ -183,7 +185,8 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
     session = await stack.enter_async_context(_session(tls, once=False))
     probing = await stack.enter_async_context(_session(tls, once=True))
-    forwarder = Forwarder(parts.reply_limits(config.forward), clock, tls)
+    is_keyed = config.tenants.keys_file is not None
+    forwarder = Forwarder(parts.reply_limits(config.forward), clock, tls, keeps_keys=not is_keyed)
     stack.push_async_callback(forwarder.aclose)
     dial = DialSources(_zmq(stack), session, parts.dial_times(config.events))
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
@@ -220,6 +223,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         reservations=reservations,
         speeds=speeds,
         tokens=tokens,
+        gate=parts.gate(config.tenants, peers, supervisor, metrics.count_refusal),
         planner=planner,
         forwarder=forwarder,
         keeper=keeper,

@@ -206,6 +206,18 @@ class SharedSettings(Settings, frozen=True):
     deadline_ms: Annotated[float, _doc("Longest wait for one answer of Redis.", gt=0)] = 100.0
 
 
+class TenantsSettings(Settings, frozen=True):
+    """Who may ask, and how much."""
+
+    keys_file: Annotated[
+        str | None,
+        _doc("YAML file of tenants and their keys' hashes, reread when it changes; none: anybody."),
+    ] = None
+    default_output_tokens: Annotated[
+        int, _doc("Tokens booked for a reply without a maximum, until its usage is known.", ge=0)
+    ] = 256
+
+
 class ForwardSettings(Settings, frozen=True):
     """Limits towards replicas."""
 
@@ -261,6 +273,7 @@ class RouterConfig(Settings, frozen=True):
     events: EventsSettings = EventsSettings()
     index: IndexSettings = IndexSettings()
     shared: SharedSettings = SharedSettings()
+    tenants: TenantsSettings = TenantsSettings()
     forward: ForwardSettings = ForwardSettings()
     health: HealthSettings = HealthSettings()
     log: LogSettings = LogSettings()

@@ -55,6 +55,7 @@ class Models:
         self._runtime = runtime
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
+        self._runtime.gate.authenticate(request.headers)
         rows = {
             name: row
             for member in self._runtime.pool

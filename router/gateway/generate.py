@@ -20,17 +20,22 @@ class Generate:
         runtime = self._runtime
         with runtime.accounts.open(request[replies.REQUEST_ID]) as record:
             record.path = request.path
+            tenant = runtime.gate.authenticate(request.headers)
+            record.tenant = tenant.id
             body = await read_body(request, self._body_timeout_s)
             generation = parse_generation(
                 request.path, request.headers, body, runtime.session_headers
             )
             record.model, record.stream = generation.model, generation.stream
             with (
+                await runtime.gate.admit(tenant, generation) as visit,
                 await runtime.planner.plan(generation) as plan,
-                Journey(runtime, record, plan, request[replies.EXTRA_HEADERS]) as journey,
+                Journey(runtime, record, plan, visit.on(request[replies.EXTRA_HEADERS])) as journey,
             ):
                 response, reply = await runtime.forwarder.forward(
                     request, plan.body, plan.replicas, journey.headers, journey
                 )
                 journey.end(reply)
+                if (usage := reply.usage) is not None:
+                    visit.spent(usage.prompt_tokens + usage.completion_tokens)
                 return response

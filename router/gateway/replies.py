@@ -38,6 +38,7 @@ def error_response(error: RouterError, request_id: str) -> web.Response:
     response = json_response(body, error.status)
     if request_id:
         response.headers[REQUEST_ID_HEADER] = request_id
+    response.headers.update(error.headers)
     if error.retry_after_s is not None:
         response.headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
     return response

@@ -17,7 +17,7 @@ from router.errors import (
 )
 from router.proxy.client import Client
 from router.proxy.exchange import Errand, Exchange
-from router.proxy.headers import request_head
+from router.proxy.headers import API_KEYS, request_head
 from router.proxy.pool import Pool
 from router.proxy.refusal import RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
@@ -33,8 +33,12 @@ class Forwarder:
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
         ssl_context: ssl.SSLContext | None = None,
+        *,
+        keeps_keys: bool = True,
     ) -> None:
+        """`keeps_keys`: whether replicas see the clients' API keys."""
         self._limits = limits
+        self._dropped = frozenset() if keeps_keys else API_KEYS
         self._clock = clock
         self._pool = Pool(limits, clock, ssl_context)
 
@@ -111,6 +115,7 @@ class Forwarder:
             target=(origin.prefix + request.path_qs).encode(),
             host=origin.authority,
             rank=replica.rank,
+            dropped=self._dropped,
         )
         exchange = Exchange(errand, replica)
         upstream = self._pool.take(replica.url)

@@ -31,15 +31,23 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"content-encoding",
 }
 _NOT_RETURNED = _HOP_BY_HOP | {b"content-length"}
+API_KEYS = frozenset((b"authorization", b"x-api-key"))
+"""Keys to this router are nobody else's business."""
 _RANK = b"x-data-parallel-rank"
 _UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def request_head(
-    request: web.BaseRequest, body_bytes: int, *, target: bytes, host: bytes, rank: int | None
+    request: web.BaseRequest,
+    body_bytes: int,
+    *,
+    target: bytes,
+    host: bytes,
+    rank: int | None,
+    dropped: frozenset[bytes] = frozenset(),
 ) -> bytes:
     """The head that the engine gets: the client's own headers but for those that end here."""
-    dropped = _NOT_FORWARDED if rank is None else _NOT_FORWARDED | {_RANK}
+    dropped = dropped | _NOT_FORWARDED if rank is None else dropped | _NOT_FORWARDED | {_RANK}
     for connection in request.headers.getall("Connection", ()):
         dropped |= _tokens(connection.lower().encode("utf-8", "surrogateescape"))
     parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method.encode(), target, host)]

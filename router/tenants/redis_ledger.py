@@ -1,0 +1,182 @@
+"""Budgets that several routers share in Redis, and what one of them does while it can't ask.
+
+All asks of an instant go in one script over one connection. While Redis fails nobody waits for it:
+each router gives out its share of what was left when it last heard.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from router.shared.protocol import StoreFailed
+from router.tenants.account import Account
+from router.tenants.ledger import WINDOW_S, Ask, Refusal, Taken, charged
+from router.tenants.script import BUDGETS
+
+FLUSH_S: Final = 0.02
+"""Ends of requests are told so late at most."""
+RETRY_S: Final = 0.25
+LEASE_S: Final = 30.0
+"""A router that died has no requests in flight any more after so long."""
+_REFUSALS: Final = (None, Refusal.REQUESTS, Refusal.TOKENS, Refusal.CONCURRENT)
+
+
+class Scripts(Protocol):
+    """What is needed of `router.shared.RedisStore`."""
+
+    def key(self, *parts: str) -> str:
+        """A key of ours."""
+
+    async def run(self, script: str, keys: list[str], *values: Any) -> Any:
+        """A script's answer, or StoreFailed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    ask: Ask
+    answer: asyncio.Future[Taken]
+
+
+@dataclass(slots=True)
+class RedisLedger:
+    """`routers`: how many share the budgets. `work` must run; `wall_clock`: seconds since 1970."""
+
+    router_id: str
+    scripts: Scripts
+    deadline_s: float
+    routers: Callable[[], int]
+    wall_clock: Callable[[], float]
+    is_failing: bool = False
+    _accounts: dict[str, Account] = field(default_factory=dict)
+    _asked: list[_Asked] = field(default_factory=list)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _siblings: int = 1
+    _ahead_s: float = 0.0
+    _told_at: float = 0.0
+
+    async def take(self, ask: Ask) -> Taken:
+        if not self.is_failing:
+            asked = _Asked(ask, asyncio.get_running_loop().create_future())
+            self._asked.append(asked)
+            self._wake.set()
+            try:
+                return await asyncio.wait_for(asked.answer, self.deadline_s)
+            except (TimeoutError, StoreFailed):
+                pass
+        return self._account(ask).take_alone(ask, self._now(), self._siblings)
+
+    def end(self, ask: Ask, window: int, tokens: int | None) -> None:
+        self._account(ask).end(ask, window, tokens)
+
+    async def work(self) -> None:
+        """Carry asks and ends to Redis until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(FLUSH_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            asked, self._asked = self._asked, []
+            asked = [one for one in asked if not one.answer.done()]
+            if asked or self._has_news():
+                await self._send(asked)
+
+    async def _send(self, asked: Sequence[_Asked]) -> None:
+        try:
+            await self._exchange(asked)
+        except StoreFailed as exc:
+            self.is_failing = True
+            for one in asked:
+                if not one.answer.done():
+                    one.answer.set_exception(exc)
+            await asyncio.sleep(RETRY_S)
+        else:
+            self.is_failing = False
+            self._siblings = max(1, self.routers())
+            self._told_at = self.wall_clock()
+
+    async def _exchange(self, asked: Sequence[_Asked]) -> None:
+        rows: list[tuple[Account, _Asked | None]] = []
+        rows += [(self._account(one.ask), one) for one in asked]
+        taken = {account.tenant_id for account, _ in rows}
+        is_due = self._is_lease_due()
+        rows += [
+            (account, None)
+            for account in self._accounts.values()
+            if account.tenant_id not in taken and (account.has_news or (is_due and account.is_busy))
+        ]
+        if not rows:
+            # Redis failed, and nothing is to be told: ask whether it is back
+            return await self._probe()
+        keys: list[str] = []
+        values: list[int] = []
+        carried: list[tuple[Account, tuple[int, int, int]]] = []
+        for account, one in rows:
+            keys.append(self.scripts.key("tenant", account.tenant_id))
+            is_first = all(account is not before for before, _ in carried)
+            carry = account.carry() if is_first else (0, 0, 0)
+            carried.append((account, carry))
+            values += [*_asks(one), account.in_flight, *account.floor(), *carry, *account.own()]
+            if is_first:
+                account.is_told = True
+        lease_ms = round(LEASE_S * 1e3)
+        try:
+            answers = await self.scripts.run(BUDGETS, keys, self.router_id, lease_ms, *values)
+        except StoreFailed:
+            for account, _ in carried:
+                account.is_told = False
+            raise
+        for (account, one), (_, carry), answer in zip(rows, carried, answers, strict=True):
+            self._learn(account, one, carry, answer)
+        return None
+
+    async def _probe(self) -> None:
+        await self.scripts.run("return 1", [self.scripts.key("probe")])
+
+    def _learn(
+        self, account: Account, one: _Asked | None, carry: tuple[int, int, int], answer: list[int]
+    ) -> None:
+        code, requests, tokens, in_flight, window, reset_ms = answer
+        self._ahead_s = (window + 1) * WINDOW_S - reset_ms / 1e3 - self.wall_clock()
+        account.learn(window, requests, tokens, carry)
+        if one is None:
+            return
+        refused = _REFUSALS[code]
+        if one.answer.done():
+            # nobody waits for it any more: it was decided without Redis, or its client left
+            account.is_told = account.is_told and refused is not None
+            return
+        if refused is None:
+            account.let_in(one.ask)
+        reset_s = reset_ms / 1e3
+        one.answer.set_result(Taken(refused, requests, tokens, in_flight, window, reset_s))
+
+    def _has_news(self) -> bool:
+        if self.is_failing or self._is_lease_due():
+            return True
+        return any(account.has_news for account in self._accounts.values())
+
+    def _is_lease_due(self) -> bool:
+        is_old = self.wall_clock() - self._told_at > LEASE_S / 3
+        return is_old and any(account.is_busy for account in self._accounts.values())
+
+    def _account(self, ask: Ask) -> Account:
+        account = self._accounts.get(ask.tenant.id)
+        if account is None:
+            account = self._accounts[ask.tenant.id] = Account(ask.tenant.id)
+        account.enter(int(self._now() // WINDOW_S))
+        return account
+
+    def _now(self) -> float:
+        """By Redis' clock, as far as it is known."""
+        return self.wall_clock() + self._ahead_s
+
+
+def _asks(one: _Asked | None) -> tuple[int, int, int, int, int]:
+    if one is None:
+        return (0, 0, 0, 0, 0)
+    tenant = one.ask.tenant
+    bounds = (tenant.requests_per_minute, tenant.tokens_per_minute, tenant.concurrent_requests)
+    return (1, charged(one.ask), *bounds)
