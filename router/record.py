@@ -88,7 +88,7 @@ class Account:
         trace: TracebackType | None,
     ) -> None:
         record = self.record
-        if isinstance(exc, CancelledError):
+        if isinstance(exc, CancelledError | ConnectionError):
             record.outcome = Outcome.CLIENT_GONE
         elif isinstance(exc, RouterError):
             record.outcome = Outcome.REPLICA_FAILED if exc.is_replicas else Outcome.REJECTED

@@ -51,14 +51,14 @@ def build_server(
     routes |= probe_routes(runtime)
     if not admin_elsewhere:
         routes |= admin_routes(runtime)
-    return EdgeServer(Gateway(routes, limits, Cors(cors_origins)).handle, limits)
+    return EdgeServer(Gateway(routes, Cors(cors_origins)).handle, limits)
 
 
 def build_admin_server(runtime: Runtime) -> EdgeServer:
     """Probes, metrics and debug alone."""
     limits = EdgeLimits()
     routes = {**probe_routes(runtime), **admin_routes(runtime)}
-    return EdgeServer(Gateway(routes, limits, Cors(())).handle, limits)
+    return EdgeServer(Gateway(routes, Cors(())).handle, limits)
 
 
 def probe_routes(runtime: Runtime) -> Routes:
@@ -76,9 +76,8 @@ def admin_routes(runtime: Runtime) -> Routes:
 class Gateway:
     """Finds the handler, gives the request its id, and lets no error out but in our shape."""
 
-    def __init__(self, routes: Routes, limits: EdgeLimits, cors: Cors) -> None:
+    def __init__(self, routes: Routes, cors: Cors) -> None:
         self._routes = routes
-        self._limits = limits
         self._cors = cors
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -93,8 +92,6 @@ class Gateway:
             error = _unknown(request, methods)
         except RouterError as exc:
             error = exc
-        except web.HTTPException as exc:
-            error = replies.translate(exc, self._limits.max_body_bytes)
         except ConnectionError:
             raise
         except Exception:

@@ -14,7 +14,7 @@ class Generate:
 
     def __init__(self, runtime: Runtime, limits: EdgeLimits) -> None:
         self._runtime = runtime
-        self._body_timeout_s = limits.body_timeout_s
+        self._limits = limits
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         runtime = self._runtime
@@ -22,7 +22,7 @@ class Generate:
             record.path = request.path
             tenant = runtime.gate.authenticate(request.headers)
             record.tenant = tenant.id
-            body = await read_body(request, self._body_timeout_s)
+            body = await read_body(request, self._limits)
             generation = parse_generation(
                 request.path, request.headers, body, runtime.session_headers
             )

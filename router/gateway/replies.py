@@ -1,13 +1,12 @@
 """What the gateway itself answers: errors in OpenAI's shape, and the headers it adds."""
 
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from router.errors import InvalidRequest, PayloadTooLarge, RouterError
+from router.errors import RouterError
 
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 EXTRA_HEADERS: Final = web.RequestKey("extra_headers", Mapping[str, str])
@@ -42,13 +41,3 @@ def error_response(error: RouterError, request_id: str) -> web.Response:
     if error.retry_after_s is not None:
         response.headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
     return response
-
-
-def translate(exc: web.HTTPException, max_body_bytes: int) -> RouterError:
-    """aiohttp's own refusals, as ours."""
-    if exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return PayloadTooLarge(
-            f"The body is longer than {max_body_bytes} bytes. "
-            "Send less, or raise listen.max_body_bytes."
-        )
-    return InvalidRequest(exc.reason)

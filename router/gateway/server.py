@@ -14,7 +14,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from router.errors import InvalidRequest, RequestTimeout, RouterError
+from router.errors import InvalidRequest, PayloadTooLarge, RequestTimeout, RouterError
 from router.gateway.replies import error_response
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class EdgeServer(web.Server):
         )
 
 
-async def read_body(request: web.BaseRequest, timeout_s: float) -> bytes:
+async def read_body(request: web.BaseRequest, limits: EdgeLimits) -> bytes:
     """The whole body, decompressed, or PayloadTooLarge, RequestTimeout, InvalidRequest."""
     try:
         if request.content.is_eof():
@@ -173,9 +173,14 @@ async def read_body(request: web.BaseRequest, timeout_s: float) -> bytes:
             return await request.read()
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport:
             request.transport.write(_CONTINUE)
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(limits.body_timeout_s):
             return await request.read()
     except TimeoutError as exc:
-        raise RequestTimeout(f"The body did not come within {timeout_s:g} s.") from exc
+        raise RequestTimeout(f"The body did not come within {limits.body_timeout_s:g} s.") from exc
+    except web.HTTPRequestEntityTooLarge as exc:
+        raise PayloadTooLarge(
+            f"The body is longer than {limits.max_body_bytes} bytes. "
+            "Send less, or raise listen.max_body_bytes."
+        ) from exc
     except web.RequestPayloadError as exc:
         raise InvalidRequest("The body is not encoded as its headers say.") from exc

@@ -84,6 +84,9 @@ async def test_a_body_beyond_the_limit_is_refused_with_the_setting_to_change(eng
             status, code, message = await error_of(response)
         assert (status, code) == (413, "payload_too_large")
         assert "listen.max_body_bytes" in message
+        async with small.client.get("/metrics") as response:
+            text = await response.text()
+        assert 'warmgate_requests_total{model="unknown",outcome="rejected"} 1.0' in text
 
 
 async def test_a_body_of_many_megabytes_passes(served):
