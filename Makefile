@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-tokens format docs demo bench bench-index bench-relay bench-tokens bench-loadgen
+.PHONY: help setup check test test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -94,5 +94,8 @@ soak-streams: $(READY) ## 500 streams for 10 minutes, with deaths and departures
 
 fuzz: $(READY) ## an hour's worth of mutated HTTP against the listener
 	$(BIN)/python -m tests.fuzz.http_fuzz
+
+bench-policies: $(READY) ## every policy over the simulated workload suite (build/bench-policies.json)
+	$(BIN)/python -m loadgen.cli simulate --trace tests/data/traces/mooncake_conversation_300.jsonl --json build/bench-policies.json
 
 -include deploy/vllm-cpu/targets.mk

@@ -19,6 +19,7 @@ from loadgen.files import FileError
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
 from loadgen.scenario import expand
+from loadgen.simulate import command as simulate
 from loadgen.stack import StackError
 from loadgen.workload.trace import TraceError
 
@@ -33,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     """All commands; each sets `run` to a coroutine (args, console, surroundings) → exit code."""
     parser = argparse.ArgumentParser(prog="warmgate-load", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (run, compare, replay, demo, listing, rerender):
+    for command in (run, compare, replay, demo, simulate, listing, rerender):
         command.add_parser(commands)
     sweep.add_parsers(commands)
     for one in commands.choices.values():

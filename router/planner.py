@@ -4,28 +4,23 @@ Tokenizing is the only wait. All that follows is synchronous, so no other reques
 reading the loads and adding this one to them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from xxhash import xxh3_64_hexdigest
 
-from router.blocks import BlockHash, prefix_seed
+from router.blocks import prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
-from router.index.protocol import PrefixIndex
-from router.index.reservations import Reservation, Reservations
 from router.openai.generation import Generation
 from router.replicas import Member, Pool, Replica, ReplicaId
-from router.routing import Candidate, Decision, Policy, RouteQuery, Speeds
+from router.routing import Candidate, Decision
+from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
 from router.tokens.block_memo import BlockMemo
 from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
-
-RING_BLOCKS: Final = 8
-"""Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond
-what is held already: prompts that share only what everybody has are not alike."""
 
 
 @dataclass(slots=True)
@@ -36,21 +31,17 @@ class Plan:
     when another replica is tried.
     """
 
-    decision: Decision
+    choice: Choice
     replicas: tuple[Replica, ...]
-    candidates: Mapping[ReplicaId, Candidate]
-    prompt_tokens: int
-    prefixes: Mapping[ReplicaId, "Prefix"]
     tokenize_failure: str
     stream: bool
     generation: Generation
     body: bytes
     """What the replica is sent: the client's own bytes, unless ids go in the text's place."""
-    fleet: str
-    _reservations: Reservations
-    _speeds: Speeds
-    _clock: Callable[[], float]
-    _claim: Reservation | None = field(default=None, init=False)
+    _chooser: Chooser
+    answer_tokens: int | None = None
+    """How long the answer was, once usage has told."""
+    _claim: Claim | None = field(default=None, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -63,39 +54,37 @@ class Plan:
     ) -> None:
         self._release()
 
+    @property
+    def decision(self) -> Decision:
+        return self.choice.decision
+
+    @property
+    def candidates(self) -> Mapping[ReplicaId, Candidate]:
+        return self.choice.candidates
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.choice.query.prompt_tokens
+
+    def prefix(self, replica_id: ReplicaId) -> Prefix:
+        """The prompt in that replica's blocks."""
+        return self.choice.contenders[replica_id].prefix
+
     def move(self, replica_id: ReplicaId) -> None:
         """The request goes to this replica now. Moving to where it is changes nothing."""
         if self._claim is not None and self._claim.replica_id == replica_id:
             return
         self._release()
-        candidate = self.candidates[replica_id]
-        uncached = max(self.prompt_tokens - candidate.hit_tokens, min(1, self.prompt_tokens))
-        self._claim = Reservation(
-            replica_id=replica_id,
-            uncached_tokens=uncached,
-            cost_ms=uncached * candidate.ttft.ms_per_token,
-            prefix=self.prefixes[replica_id].hashes,
-            booked_at=self._clock(),
-            silent=not self.stream,
-        )
-        self._reservations.take(self._claim)
+        self._claim = self._chooser.claim(self.choice, replica_id, silent=not self.stream)
 
     def first_token(self) -> float | None:
         """Its first token came: the prompt is computed. Returns the TTFT in ms, if it is one.
 
-        A reply that isn't streamed has no first token, and a prompt of unknown length teaches
-        nothing about speed.
+        A reply that isn't streamed has no first token.
         """
-        claim = self._claim
-        if claim is None or not self.stream:
+        if self._claim is None or not self.stream:
             return None
-        ttft_ms = (self._clock() - claim.booked_at) * 1e3
-        self._reservations.computed(claim)
-        if self.prompt_tokens:
-            self._speeds.observe(
-                claim.replica_id, self.fleet, claim.work_tokens, claim.running_then, ttft_ms
-            )
-        return ttft_ms
+        return self._claim.first_token()
 
     def predicted_hit_tokens(self, replica_id: ReplicaId) -> int | None:
         """Prompt tokens that the replica should reuse; None if the prompt isn't known."""
@@ -103,23 +92,8 @@ class Plan:
 
     def _release(self) -> None:
         if self._claim is not None:
-            self._reservations.release(self._claim)
+            self._claim.release(self.answer_tokens)
             self._claim = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A prompt cut into one replica's blocks. `block_size` is 0 while it isn't known."""
-
-    hashes: Sequence[BlockHash] = ()
-    block_size: int = 0
-
-    @property
-    def blocks(self) -> int:
-        return len(self.hashes)
-
-
-NO_PREFIX: Final = Prefix()
 
 
 @dataclass(slots=True)
@@ -127,12 +101,8 @@ class Planner:
     """What this project is for."""
 
     pool: Pool
-    index: PrefixIndex
-    reservations: Reservations
-    speeds: Speeds
     tokenizer: Tokenizer
-    policy: Policy
-    clock: Callable[[], float]
+    chooser: Chooser
     memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
     forward_ids: bool = False
 
@@ -144,38 +114,43 @@ class Planner:
         """
         self._members(generation.model)
         tokens, failure = b"", ""
-        if self.policy.needs_prefix:
-            try:
-                tokens = await self.tokenizer.tokenize(generation)
-            except TokenizeFailed as exc:
-                failure = str(exc.reason)
-        return self._choose(generation, tokens, failure)
-
-    def _choose(self, generation: Generation, tokens: bytes, failure: str) -> Plan:
+        if self.chooser.policy.needs_prefix:
+            tokens, failure = await self._tokenize(generation)
         members = self._members(generation.model)
-        prompt_tokens = len(tokens) // BYTES_PER_TOKEN
-        prefixes = self._prefixes(generation, members, tokens)
-        candidates = self._candidates(members, prefixes, prompt_tokens)
-        query = RouteQuery(prompt_tokens, _ring_key(generation, tokens, prefixes, candidates))
-        decision = self.policy.rank(query, candidates)
+        choice = self._consider(generation, members, tokens)
         by_id = {member.id: member.replica for member in members}
         plan = Plan(
-            decision=decision,
-            replicas=tuple(by_id[replica_id] for replica_id in decision.replicas),
-            candidates={candidate.replica_id: candidate for candidate in candidates},
-            prompt_tokens=prompt_tokens,
-            prefixes=prefixes,
+            choice=choice,
+            replicas=tuple(by_id[replica_id] for replica_id in choice.decision.replicas),
             tokenize_failure=failure,
             stream=generation.stream,
             generation=generation,
             body=body_with_ids(generation, tokens) if self.forward_ids else generation.body,
-            fleet=members[0].base_model,
-            _reservations=self.reservations,
-            _speeds=self.speeds,
-            _clock=self.clock,
+            _chooser=self.chooser,
         )
-        plan.move(decision.replicas[0])
+        plan.move(choice.decision.replicas[0])
         return plan
+
+    async def explain(self, generation: Generation) -> tuple[Choice, str]:
+        """Where it would go now, and why tokenizing failed if it did. Nothing is booked."""
+        self._members(generation.model)
+        tokens, failure = await self._tokenize(generation)
+        return self._consider(generation, self._members(generation.model), tokens), failure
+
+    async def _tokenize(self, generation: Generation) -> tuple[bytes, str]:
+        try:
+            return await self.tokenizer.tokenize(generation), ""
+        except TokenizeFailed as exc:
+            return b"", str(exc.reason)
+
+    def _consider(self, generation: Generation, members: Sequence[Member], tokens: bytes) -> Choice:
+        contenders = self._contenders(generation, members, tokens)
+        start_key = ""
+        if not contenders[0].prefix.hashes:
+            start = tokens or generation.body[:4096]
+            start_key = xxh3_64_hexdigest(start, prefix_seed(generation.salt, generation.model))
+        ask = Ask(len(tokens) // BYTES_PER_TOKEN, generation.session, start_key)
+        return self.chooser.consider(ask, contenders)
 
     def _members(self, model: str) -> list[Member]:
         if members := self.pool.available(model):
@@ -194,74 +169,19 @@ class Planner:
             retry_after_s=1.0,
         )
 
-    def _prefixes(
+    def _contenders(
         self, generation: Generation, members: Sequence[Member], tokens: bytes
-    ) -> dict[ReplicaId, Prefix]:
+    ) -> list[Contender]:
         """The prompt in each replica's blocks; hashed once for each block size and adapter."""
         made: dict[tuple[int, str | None], Prefix] = {}
-        prefixes: dict[ReplicaId, Prefix] = {}
+        contenders = []
         for member in members:
-            size = min(self.index.block_sizes(member.id), default=0) if tokens else 0
+            size = min(self.chooser.index.block_sizes(member.id), default=0) if tokens else 0
             adapter = generation.model if member.is_adapter(generation.model) else None
             prefix = made.get((size, adapter), NO_PREFIX)
             if size and prefix is NO_PREFIX:
                 seed = prefix_seed(generation.salt, adapter)
                 prefix = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
                 made[size, adapter] = prefix
-            prefixes[member.id] = prefix
-        return prefixes
-
-    def _candidates(
-        self,
-        members: Sequence[Member],
-        prefixes: Mapping[ReplicaId, Prefix],
-        prompt_tokens: int,
-    ) -> list[Candidate]:
-        distinct = {id(prefix): prefix for prefix in prefixes.values() if prefix.hashes}
-        matched = {key: self.index.match(prefix.hashes) for key, prefix in distinct.items()}
-        expected = {
-            key: self.reservations.expected(prefix.hashes) for key, prefix in distinct.items()
-        }
-        candidates = []
-        for member in members:
-            prefix = prefixes[member.id]
-            held = matched.get(id(prefix), {}).get(member.id, 0)
-            coming = expected.get(id(prefix), {}).get(member.id, 0)
-            load = self.reservations.load(member.id)
-            candidates.append(
-                Candidate(
-                    replica_id=member.id,
-                    ttft=self.speeds.of(member.id, member.base_model),
-                    matched_tokens=_hit(held, prefix.block_size, prompt_tokens),
-                    hit_tokens=_hit(max(held, coming), prefix.block_size, prompt_tokens),
-                    wait_ms=load.wait_ms,
-                    queued_tokens=load.queued_tokens,
-                    running=load.running,
-                    in_flight=load.in_flight,
-                    busy=load.busy,
-                )
-            )
-        return candidates
-
-
-def _hit(blocks: int, block_size: int, prompt_tokens: int) -> int:
-    """Tokens that an engine reuses of `blocks` held ones: never a prompt's last token."""
-    if not blocks:
-        return 0
-    return min(blocks, (prompt_tokens - 1) // block_size) * block_size
-
-
-def _ring_key(
-    generation: Generation,
-    tokens: bytes,
-    prefixes: Mapping[ReplicaId, Prefix],
-    candidates: Sequence[Candidate],
-) -> str:
-    if generation.session is not None:
-        return generation.session
-    prefix = prefixes[candidates[0].replica_id]
-    if prefix.hashes:
-        held = max(candidate.hit_tokens for candidate in candidates) // prefix.block_size
-        return f"{prefix.hashes[min(held + RING_BLOCKS, prefix.blocks) - 1]:x}"
-    start = tokens or generation.body[:4096]
-    return xxh3_64_hexdigest(start, prefix_seed(generation.salt, generation.model))
+            contenders.append(Contender(member.id, member.base_model, prefix))
+        return contenders

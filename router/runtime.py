@@ -31,7 +31,7 @@ from router.replicas import Member, Pool
 from router.replicas.breaker import Position
 from router.replicas.discovery import Discovery, StaticDiscovery
 from router.replicas.health import Prober
-from router.routing import POLICIES, Speeds
+from router.routing import POLICIES, Chooser, Speeds
 from router.settings import RouterConfig, TokensSettings
 from router.shared import Peers
 from router.supervise import Supervisor
@@ -206,14 +206,10 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     pool.on_health.append(keeper.health_changed)
     planner = Planner(
         pool=pool,
-        index=index,
-        reservations=reservations,
-        speeds=speeds,
         tokenizer=tokens.tokenizer,
         memo=tokens.blocks,
         forward_ids=config.tokens.forward_ids,
-        policy=POLICIES[config.routing.policy](rng),
-        clock=clock,
+        chooser=Chooser(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
     )
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
     runtime = Runtime(

@@ -56,7 +56,7 @@ class Journey:
         self._member = member = self._runtime.pool.get(replica.id)
         self._is_trial = member is not None and member.breaker.begin()
         record, candidate = self._record, self._plan.candidates[replica.id]
-        prefix = self._plan.prefixes[replica.id]
+        prefix = self._plan.prefix(replica.id)
         record.replica = replica.id
         record.tries += 1
         record.prompt_blocks = prefix.blocks
@@ -105,12 +105,12 @@ class Journey:
         record.bytes_sent = reply.bytes_sent
         if reply.status == 200:
             hit = reply.usage.cached_tokens if reply.usage is not None else None
-            prefix = self._plan.prefixes[reply.replica.id].hashes
+            prefix = self._plan.prefix(reply.replica.id).hashes
             self._runtime.keeper.served(reply.replica.id, prefix, hit)
         self._judge(reply)
         if (usage := reply.usage) is not None:
             record.prompt_tokens = usage.prompt_tokens
-            record.completion_tokens = usage.completion_tokens
+            record.completion_tokens = self._plan.answer_tokens = usage.completion_tokens
             self._learn_hit(reply.replica.id, usage)
             self._runtime.tokens.observe_count(
                 self._plan.generation, self._plan.prompt_tokens, usage.prompt_tokens

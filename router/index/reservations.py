@@ -4,11 +4,12 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router.blocks import BlockHash
+from router.index.load import NOTHING_YET, Answers, Load, Recent
+from router.index.residency import Residency
 from router.replicas import ReplicaId
 
 
@@ -17,7 +18,7 @@ class Reservation:
     """One request's claim on one replica. `cost_ms`: prefill time that was predicted for it.
 
     A reply that isn't streamed shows no first token: `silent` ones count as computed when their
-    predicted time has passed.
+    predicted time has passed. `is_lesson`: whether its time says something about speed.
     """
 
     replica_id: ReplicaId
@@ -26,51 +27,32 @@ class Reservation:
     prefix: Sequence[BlockHash]
     booked_at: float
     silent: bool = False
-    work_tokens: int = 0
+    prompt_tokens: int = 0
+    block_size: int = 0
+    is_lesson: bool = False
     running_then: int = 0
+    computed_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a replica has to do before and beside a new request.
-
-    `queued_tokens`: uncached prompt tokens of requests without a first token yet.
-    `wait_ms`: the time that they still take, by prediction. `running`: requests that decode.
-    `recent_ms`: computing time booked of late, each booking halved every 30 s.
-    """
-
-    queued_tokens: int = 0
-    wait_ms: float = 0.0
-    running: int = 0
-    waiting: int = 0
-    recent_ms: float = 0.0
-
-    @property
-    def busy(self) -> float:
-        """Share of its time that the replica computed prompts of late, 0 to about 1."""
-        return self.recent_ms / RECENT_WINDOW_MS
-
-    @property
-    def in_flight(self) -> int:
-        return self.running + self.waiting
-
-    def plus(self, other: "Load") -> "Load":
-        """Both, on one replica: its one queue serves all."""
-        return Load(
-            self.queued_tokens + other.queued_tokens,
-            self.wait_ms + other.wait_ms,
-            self.running + other.running,
-            self.waiting + other.waiting,
-            self.recent_ms + other.recent_ms,
-        )
-
-
-RECENT_HALF_LIFE_S = 30.0
-RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
-"""A replica that always computes has so much `recent_ms`."""
 # Of the prefill at the head of the queue, at most this share is believed to be done: a replica
 # that is slower than predicted must not look idle.
 HEAD_DONE_AT_MOST = 0.9
+
+
+SAME_STEP = 0.1
+"""First tokens that follow within a tenth of the time that a step took are of the same step."""
+
+
+@dataclass(slots=True)
+class Computed:
+    """Prompts whose first tokens came together, and the time since nobody was before them."""
+
+    began: float
+    ended: float
+    uncached_tokens: int
+    hit_tokens: int
+    running: int
+    is_lesson: bool
 
 
 @dataclass(slots=True)
@@ -80,20 +62,8 @@ class _Lane:
     pending: dict[int, Reservation] = field(default_factory=dict)
     running: dict[int, Reservation] = field(default_factory=dict)
     head_since: float = 0.0
-
-
-@dataclass(slots=True)
-class _Faded:
-    """A sum whose parts fade: halved every `RECENT_HALF_LIFE_S`."""
-
-    value: float = 0.0
-    at: float = 0.0
-
-    def read(self, now: float) -> float:
-        return self.value * math.exp2((self.at - now) / RECENT_HALF_LIFE_S)
-
-    def add(self, amount: float, now: float) -> None:
-        self.value, self.at = self.read(now) + amount, now
+    residency: Residency = field(default_factory=Residency)
+    batch: Computed | None = None
 
 
 @dataclass(slots=True)
@@ -104,41 +74,59 @@ class Reservations:
     others: Mapping[ReplicaId, Load] = field(default_factory=dict)
     """What other routers make replicas do. Whoever learns it puts a new mapping here."""
     _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict)
-    _recent: dict[ReplicaId, _Faded] = field(default_factory=dict)
+    _recent: dict[ReplicaId, Recent] = field(default_factory=dict)
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
 
     def take(self, reservation: Reservation) -> None:
-        """Book a request. `work_tokens` and `running_then` record what it found there."""
-        load = self.load(reservation.replica_id)
-        reservation.work_tokens = load.queued_tokens + reservation.uncached_tokens
-        reservation.running_then = load.running
-        recent = self._recent.setdefault(reservation.replica_id, _Faded())
+        """Book a request. `running_then` records what it found there."""
+        recent = self._recent.setdefault(reservation.replica_id, Recent())
         recent.add(reservation.cost_ms, reservation.booked_at)
         lane = self._lanes.setdefault(reservation.replica_id, _Lane())
         if not lane.pending:
             lane.head_since = reservation.booked_at
+        reservation.running_then = len(lane.running)
         lane.pending[id(reservation)] = reservation
+        lane.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
 
-    def computed(self, reservation: Reservation) -> None:
-        """Its first token came: it no longer queues, it decodes. Idempotent."""
+    def computed(self, reservation: Reservation) -> Computed | None:
+        """Its first token came: it no longer queues, it decodes. Idempotent.
+
+        Returns the batch before, if this one ended it: engines compute several prompts in one
+        step, and then their first tokens come together.
+        """
         lane = self._lanes.get(reservation.replica_id)
         if lane is None or id(reservation) not in lane.pending:
-            return
+            return None
+        now, since = self.clock(), max(lane.head_since, reservation.booked_at)
         self._leave_queue(lane, reservation)
         lane.running[id(reservation)] = reservation
+        reservation.computed_at = now
+        batch, hit_tokens = lane.batch, reservation.prompt_tokens - reservation.uncached_tokens
+        if batch is not None and now - batch.ended <= SAME_STEP * (batch.ended - batch.began):
+            batch.uncached_tokens += reservation.uncached_tokens
+            batch.hit_tokens += hit_tokens
+            batch.is_lesson &= reservation.is_lesson
+            return None
+        lane.batch = Computed(
+            since, now, reservation.uncached_tokens, hit_tokens, reservation.running_then,
+            reservation.is_lesson,
+        )  # fmt: skip
+        return batch
 
-    def release(self, reservation: Reservation) -> None:
-        """It is over. Idempotent."""
+    def release(self, reservation: Reservation, answer_tokens: int | None = None) -> None:
+        """It is over. Idempotent. `answer_tokens`: as many were generated, if that is known."""
         lane = self._lanes.get(reservation.replica_id)
-        if lane is None:
+        if lane is None or not (id(reservation) in lane.pending or id(reservation) in lane.running):
             return
+        lane.residency.drop(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
+        if answer_tokens and reservation.computed_at is not None:
+            self.answers.ended((self.clock() - reservation.computed_at) * 1e3, answer_tokens)
         if id(reservation) in lane.pending:
             self._leave_queue(lane, reservation)
         lane.running.pop(id(reservation), None)
-        if not lane.pending and not lane.running:
-            del self._lanes[reservation.replica_id]
         self._forget_prefix(reservation)
 
     def load(self, replica_id: ReplicaId) -> Load:
@@ -153,13 +141,18 @@ class Reservations:
     def own_load(self, replica_id: ReplicaId) -> Load:
         """The same for this router. Linear in the requests without a first token."""
         lane, now = self._lanes.get(replica_id), self.clock()
-        recent = self._recent.get(replica_id)
-        recent_ms = recent.read(now) if recent is not None else 0.0
+        recent = self._recent.get(replica_id, NOTHING_YET)
+        recent_ms, mean_ms = recent.read_ms(now), recent.mean_ms
         if lane is None:
-            return Load(recent_ms=recent_ms)
+            return Load(recent_ms=recent_ms, mean_ms=mean_ms)
         self._settle_silent(lane, now)
         if not lane.pending:
-            return Load(running=len(lane.running), recent_ms=recent_ms)
+            return Load(
+                running=len(lane.running),
+                recent_ms=recent_ms,
+                mean_ms=mean_ms,
+                resident_tokens=self._resident(lane),
+            )
         waiting = lane.pending.values()
         head = next(iter(waiting))
         done_ms = min((now - lane.head_since) * 1e3, HEAD_DONE_AT_MOST * head.cost_ms)
@@ -169,7 +162,25 @@ class Reservations:
             running=len(lane.running),
             waiting=len(waiting),
             recent_ms=recent_ms,
+            mean_ms=mean_ms,
+            resident_tokens=self._resident(lane),
         )
+
+    def footprint(
+        self,
+        replica_id: ReplicaId,
+        prefix: Sequence[BlockHash],
+        block_size: int,
+        prompt_tokens: int,
+    ) -> int:
+        """Tokens of the replica's cache that the prompt would hold beyond what others hold."""
+        lane = self._lanes.get(replica_id)
+        if lane is None:
+            return prompt_tokens
+        return lane.residency.footprint(prefix, block_size, prompt_tokens)
+
+    def _resident(self, lane: _Lane) -> int:
+        return lane.residency.tokens + round(self.answers.mean_tokens / 2 * len(lane.running))
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of `prefix` that requests in flight hold or are computing, by replica."""
@@ -185,6 +196,9 @@ class Reservations:
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left. Claims on it end as they would have."""
         self._recent.pop(replica_id, None)
+        lane = self._lanes.get(replica_id)
+        if lane is not None and not lane.pending and not lane.running:
+            del self._lanes[replica_id]
 
     def in_flight(self, replica_id: ReplicaId) -> int:
         lane = self._lanes.get(replica_id)

@@ -1,5 +1,6 @@
 """Which replica, and why. Pure: no waiting, no input or output, same arguments, same answer."""
 
+from router.routing.choosing import Ask, Choice, Chooser, Claim, Contender, Prefix
 from router.routing.decision import Decision, Reason
 from router.routing.policies import POLICIES, Policy
 from router.routing.query import Candidate, RouteQuery
@@ -7,9 +8,15 @@ from router.routing.ttft import Speeds, Ttft, TtftModel
 
 __all__ = [
     "POLICIES",
+    "Ask",
     "Candidate",
+    "Choice",
+    "Chooser",
+    "Claim",
+    "Contender",
     "Decision",
     "Policy",
+    "Prefix",
     "Reason",
     "RouteQuery",
     "Speeds",

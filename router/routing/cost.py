@@ -1,9 +1,14 @@
 """What a choice costs, in milliseconds."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from router.routing.query import Candidate, RouteQuery
 
 BUSIEST = 0.9
 """What is measured as busier than this counts as this: nobody knows how full a full queue is."""
+SHARE_BOUND = 1.25
+"""A replica that is busier than so many times the mean got more than its share."""
 
 
 def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
@@ -13,24 +18,59 @@ def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
 
 def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
     """How long the prompt keeps the replica busy."""
-    return uncached_tokens(query, candidate) * candidate.ttft.ms_per_token
+    uncached = uncached_tokens(query, candidate)
+    return candidate.ttft.computing_ms(uncached, query.prompt_tokens - uncached)
 
 
 def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     """When this prompt's first token would come."""
     uncached = uncached_tokens(query, candidate)
-    return candidate.ttft.predict_ms(uncached, candidate.wait_ms, candidate.running)
+    wait_ms = candidate.wait_ms + candidate.memory_wait_ms
+    hit_tokens = query.prompt_tokens - uncached
+    return candidate.ttft.predict_ms(uncached, wait_ms, candidate.running, hit_tokens)
 
 
-def social_cost_ms(query: RouteQuery, candidate: Candidate) -> float:
-    """Predicted TTFT, and the time that computing takes from others.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is normal in the fleet. `busy`: mean share of time that replicas computed of late;
+    `queueing`: share of them that have prompts to compute now."""
 
-    The request behind this one waits for its computing; and the busier the replica, the more
+    busy: float
+    queueing: float
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
+        count = len(candidates)
+        queueing = sum(c.in_flight > c.running for c in candidates)
+        return cls(sum(c.busy for c in candidates) / count, queueing / (count + 1))
+
+
+def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
+    """Predicted TTFT, and the time that computing and memory take from others.
+
+    The request behind this one waits for its computing; and the busier the fleet, the more
     requests there are that do: in an M/G/1 queue a job of length s delays others by about
     s · ρ / (1 - ρ). So computing counts 1 + ρ / (1 - ρ) = 1 / (1 - ρ) times beyond the TTFT. A
     prompt that leaves the replica which holds it saves its own waiting and costs the fleet a second
-    prefill: it stays until waiting there costs more than two prefills elsewhere. And a new one
-    goes where there is room for what will follow.
+    prefill: it stays until waiting there costs more than two prefills elsewhere.
+
+    Memory is a queue of the same kind: a request that holds the share f of a cache for its answer's
+    D ms takes f · D of it, and delays others by f · D · ρ / (1 - ρ) with ρ the share that is held.
+    That is nothing until caches fill, and then it keeps prompts that share a beginning together:
+    spread, each copy of it takes room from other requests.
+
+    What follows a prompt follows it to its replica, and will wait there as is usual there. Where
+    that is longer than at a replica that got its share, the difference counts too: so a prefix
+    that many ask for is copied before its holder drowns.
     """
-    others = 1.0 / (1.0 - min(candidate.busy, BUSIEST))
-    return predicted_ttft_ms(query, candidate) + others * computing_ms(query, candidate)
+    computing = computing_ms(query, candidate) * _queue((around.busy + around.queueing) / 2.0)
+    memory = candidate.memory_ms * _queue(candidate.full)
+    usual = _queue(SHARE_BOUND * around.busy)
+    following = candidate.mean_ms * max(0.0, _queue(candidate.busy) - usual)
+    return predicted_ttft_ms(query, candidate) + computing + memory + following
+
+
+def _queue(busy: float) -> float:
+    """Requests that wait, in the mean, at what is busy for that share of its time."""
+    busy = min(busy, BUSIEST)
+    return busy / (1.0 - busy)

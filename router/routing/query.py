@@ -23,8 +23,11 @@ class Candidate:
 
     `hit_tokens`: prompt tokens that it holds or is computing; `matched_tokens`: those that the
     index says it holds. `wait_ms`: time to work off the prompts ahead. `running`: requests that
-    decode there. `busy`: share of its time that it computed prompts of late. `ttft`: what it has
-    shown of its speed.
+    decode there. `busy`: share of its time that it computed prompts of late; `mean_ms`: for how
+    long each. `full`: share of its
+    cache that requests in flight hold (0 if its size isn't known). `memory_ms`: the prompt's
+    footprint as a share of that cache, times how long an answer takes. `memory_wait_ms`: until so
+    much is free, by what ends there. `ttft`: what it has shown of its speed.
     """
 
     replica_id: ReplicaId
@@ -36,3 +39,7 @@ class Candidate:
     running: int = 0
     in_flight: int = 0
     busy: float = 0.0
+    mean_ms: float = 0.0
+    full: float = 0.0
+    memory_ms: float = 0.0
+    memory_wait_ms: float = 0.0

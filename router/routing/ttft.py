@@ -1,16 +1,18 @@
-"""How long a replica takes to its first token, learnt from what it has shown.
+"""How long a replica takes to compute a prompt, learnt from what it has shown.
 
-TTFT ≈ base + per_token · (uncached tokens ahead and own) + per_running · (requests that decode)
+service ≈ base + per_token · uncached + per_hit_token · reused + per_running · decoding
+
+The service time of a prompt is what its first token took from when nobody was before it: from its
+booking, or from the first token of the one before. So waiting is never mistaken for slowness, and
+prompts that an engine computes in one step share what that step took.
 
 A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
 prior gives it, so that relative errors count alike for short and long prompts, and the prior never
-fades, so that few or one-sided samples stay near it. Formula: Bayesian linear
-regression with known noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and
-b − Λ θ₀ decayed.
+fades, so that few or one-sided samples stay near it. Formula: Bayesian linear regression with known
+noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
 """
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from router.replicas import ReplicaId
@@ -18,23 +20,42 @@ from router.replicas import ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class Ttft:
-    """Milliseconds: fixed, per uncached token, per request that decodes beside it."""
+    """Milliseconds: fixed, per uncached token, per request that decodes beside it, per reused
+    token (hashing, block tables, reading its keys and values)."""
 
     base_ms: float = 20.0
     ms_per_token: float = 0.1
     ms_per_running: float = 0.5
+    ms_per_hit_token: float = 0.002
 
     def scaled(self, factor: float) -> "Ttft":
-        return Ttft(factor * self.base_ms, factor * self.ms_per_token, factor * self.ms_per_running)
+        return Ttft(*(factor * value for value in self.values()))
 
-    def predict_ms(self, uncached_tokens: int, wait_ms: float, running: int) -> float:
+    def values(self) -> tuple[float, float, float, float]:
+        return self.base_ms, self.ms_per_token, self.ms_per_running, self.ms_per_hit_token
+
+    def computing_ms(self, uncached_tokens: int, hit_tokens: int = 0) -> float:
+        """How long a prompt keeps the engine from the next one."""
+        # Whatever was learnt: to reuse a token never takes longer than to compute it.
+        per_hit_token = min(self.ms_per_hit_token, self.ms_per_token)
+        return uncached_tokens * self.ms_per_token + hit_tokens * per_hit_token
+
+    def predict_ms(
+        self, uncached_tokens: int, wait_ms: float, running: int, hit_tokens: int = 0
+    ) -> float:
         """Time to the first token of a prompt that finds `wait_ms` of others' work ahead."""
-        return (
-            self.base_ms
-            + wait_ms
-            + uncached_tokens * self.ms_per_token
-            + running * self.ms_per_running
-        )
+        computing_ms = self.computing_ms(uncached_tokens, hit_tokens)
+        return self.base_ms + wait_ms + computing_ms + running * self.ms_per_running
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A prompt that was computed: what it had to be computed for, beside how many that decode."""
+
+    uncached_tokens: int
+    hit_tokens: int
+    running: int
+    service_ms: float
 
 
 PRIOR: Final = Ttft()
@@ -50,80 +71,113 @@ PACE_PRIOR_SAMPLES: Final = 10.0
 FIRST_SAMPLES: Final = 8
 """Before a fleet has shown so much, no replica is told apart."""
 MOST_OFF: Final = 8.0
+SURPRISE: Final = 4.0
+"""A time beyond so many times the predicted one counts less, by the square of how far beyond: a
+queue that waits for memory says little about computing. A fleet that did slow down is believed
+all the same, when most samples say so."""
+
+
+SIZE: Final = 4
 
 
 @dataclass(slots=True)
 class TtftModel:
-    """One fleet's regression. `observe` costs some µs; `ttft` is the current estimate."""
+    """One fleet's regression. `observe` costs some 20 µs; `ttft` is the current estimate."""
 
     prior: Ttft = PRIOR
     ttft: Ttft = field(init=False)
     samples: int = 0
-    _a: list[float] = field(default_factory=lambda: [0.0] * 6)
-    _b: list[float] = field(default_factory=lambda: [0.0] * 3)
+    _a: list[list[float]] = field(default_factory=lambda: [[0.0] * SIZE for _ in range(SIZE)])
+    _b: list[float] = field(default_factory=lambda: [0.0] * SIZE)
 
     def __post_init__(self) -> None:
         self.ttft = self.prior
 
-    def observe(self, work_tokens: int, running: int, ttft_ms: float) -> None:
-        """A first token came after `ttft_ms`; `work_tokens` were to be computed until then."""
-        x = (1.0, work_tokens / TOKENS_UNIT, float(running))
-        weight = 1.0 / max(self.prior.predict_ms(work_tokens, 0.0, running), 1.0) ** 2
-        pairs = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
-        self._a = [
-            DECAY * a + weight * x[i] * x[j] for a, (i, j) in zip(self._a, pairs, strict=True)
-        ]
-        self._b = [DECAY * b + weight * v * ttft_ms for b, v in zip(self._b, x, strict=True)]
+    def observe(self, sample: Sample) -> None:
+        """A prompt was computed."""
+        x = _features(sample)
+        weight = 1.0 / max(_predict(self.prior, sample), 1.0) ** 2
+        if self.samples >= FIRST_SAMPLES:
+            expected = SURPRISE * _predict(self.ttft, sample)
+            weight *= min(1.0, expected / max(sample.service_ms, 1.0)) ** 2
+        for row, value in enumerate(x):
+            self._a[row] = [
+                DECAY * a + weight * value * other for a, other in zip(self._a[row], x, strict=True)
+            ]
+            self._b[row] = DECAY * self._b[row] + weight * value * sample.service_ms
         self.samples += 1
         self.ttft = self._solve()
 
     def _solve(self) -> Ttft:
-        prior = (
-            self.prior.base_ms,
-            self.prior.ms_per_token * TOKENS_UNIT,
-            self.prior.ms_per_running,
-        )
-        a, b = list(self._a), list(self._b)
-        for row, (diagonal, value) in enumerate(zip((0, 3, 5), prior, strict=True)):
+        prior = _scaled(self.prior.values())
+        a, b = [row[:] for row in self._a], self._b[:]
+        for row, value in enumerate(prior):
             ridge = PRIOR_WEIGHT / max(value, 1e-6) ** 2
-            a[diagonal] += ridge
+            a[row][row] += ridge
             b[row] += ridge * value
-        base, per_unit, running = _solve_symmetric(a, b)
+        base, per_unit, running, per_hit_unit = _solve_positive(a, b)
         return Ttft(
             max(base, 0.0),
             max(per_unit / TOKENS_UNIT, 0.01 * self.prior.ms_per_token),
             max(running, 0.0),
+            max(per_hit_unit / TOKENS_UNIT, 0.0),
         )
 
 
-def _solve_symmetric(a: list[float], b: list[float]) -> tuple[float, float, float]:
-    """Solve a 3×3 system by Cramer's rule; `a`: the upper triangle, row by row."""
-    a00, a01, a02, a11, a12, a22 = a
-    c00, c01, c02 = a11 * a22 - a12 * a12, a02 * a12 - a01 * a22, a01 * a12 - a02 * a11
-    c11, c12, c22 = a00 * a22 - a02 * a02, a01 * a02 - a00 * a12, a00 * a11 - a01 * a01
-    determinant = a00 * c00 + a01 * c01 + a02 * c02
+def _features(sample: Sample) -> tuple[float, float, float, float]:
     return (
-        (c00 * b[0] + c01 * b[1] + c02 * b[2]) / determinant,
-        (c01 * b[0] + c11 * b[1] + c12 * b[2]) / determinant,
-        (c02 * b[0] + c12 * b[1] + c22 * b[2]) / determinant,
+        1.0,
+        sample.uncached_tokens / TOKENS_UNIT,
+        float(sample.running),
+        sample.hit_tokens / TOKENS_UNIT,
     )
+
+
+def _scaled(values: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    base, per_token, running, per_hit = values
+    return base, per_token * TOKENS_UNIT, running, per_hit * TOKENS_UNIT
+
+
+def _predict(ttft: Ttft, sample: Sample) -> float:
+    return ttft.predict_ms(sample.uncached_tokens, 0.0, sample.running, sample.hit_tokens)
+
+
+def _solve_positive(a: list[list[float]], b: list[float]) -> list[float]:
+    """Solve a positive definite system by elimination; no pivots are needed. Destroys it."""
+    size = len(b)
+    for pivot in range(size):
+        for row in range(pivot + 1, size):
+            factor = a[row][pivot] / a[pivot][pivot]
+            for column in range(pivot, size):
+                a[row][column] -= factor * a[pivot][column]
+            b[row] -= factor * b[pivot]
+    solution = [0.0] * size
+    for row in reversed(range(size)):
+        known = sum(a[row][k] * solution[k] for k in range(row + 1, size))
+        solution[row] = (b[row] - known) / a[row][row]
+    return solution
 
 
 @dataclass(slots=True)
 class _Pace:
-    """How much slower than its fleet a replica is: a mean of logarithms that starts from 0."""
+    """How much slower than its fleet a replica is: time taken over time predicted, both fading."""
 
-    total: float = 0.0
-    weight: float = PACE_PRIOR_SAMPLES
+    taken_ms: float = 0.0
+    predicted_ms: float = 0.0
+    samples: float = 0.0
 
     @property
     def factor(self) -> float:
-        return math.exp(self.total / self.weight)
+        if not self.samples:
+            return 1.0
+        belief = PACE_PRIOR_SAMPLES * self.predicted_ms / self.samples
+        return (self.taken_ms + belief) / (self.predicted_ms + belief)
 
-    def observe(self, ratio: float) -> None:
-        step = math.log(min(max(ratio, 1 / MOST_OFF), MOST_OFF))
-        self.total = PACE_DECAY * self.total + step
-        self.weight = PACE_DECAY * (self.weight - PACE_PRIOR_SAMPLES) + PACE_PRIOR_SAMPLES + 1
+    def observe(self, taken_ms: float, predicted_ms: float) -> None:
+        taken_ms = min(taken_ms, MOST_OFF * predicted_ms)
+        self.taken_ms = PACE_DECAY * self.taken_ms + taken_ms
+        self.predicted_ms = PACE_DECAY * self.predicted_ms + predicted_ms
+        self.samples = PACE_DECAY * self.samples + 1.0
 
 
 @dataclass(slots=True)
@@ -131,7 +185,7 @@ class Speeds:
     """What replicas have shown of their speed: one model per fleet, one factor per replica.
 
     Replicas of one model are mostly alike, and each alone shows too little, under too little
-    variety of load, to tell its three parameters apart. So all of a fleet's replies teach one
+    variety of load, to tell its parameters apart. So all of a fleet's replies teach one
     regression, and each replica only how much slower or faster than it is (a factor, drawn to 1).
     `fleet`: any name that says which replicas are alike (the base model's).
     """
@@ -145,16 +199,13 @@ class Speeds:
         ttft = model.ttft if model is not None else PRIOR
         return ttft.scaled(pace.factor) if pace is not None else ttft
 
-    def observe(
-        self, replica_id: ReplicaId, fleet: str, work_tokens: int, running: int, ttft_ms: float
-    ) -> None:
-        """A first token came after `ttft_ms`; `work_tokens` were to be computed until then."""
+    def observe(self, replica_id: ReplicaId, fleet: str, sample: Sample) -> None:
+        """A prompt was computed there."""
         model = self._fleets.setdefault(fleet, TtftModel())
         pace = self._paces.setdefault(replica_id, _Pace())
         if model.samples >= FIRST_SAMPLES:
-            wait_ms = work_tokens * model.ttft.ms_per_token
-            pace.observe(ttft_ms / max(model.ttft.predict_ms(0, wait_ms, running), 1.0))
-        model.observe(work_tokens, running, ttft_ms / pace.factor)
+            pace.observe(sample.service_ms, max(_predict(model.ttft, sample), 1.0))
+        model.observe(replace(sample, service_ms=sample.service_ms / pace.factor))
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left; what it taught its fleet stays."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from router.index.reservations import Load, Reservations
+from router.index.load import Load
+from router.index.reservations import Reservations
 from router.metrics import SharedSample
 from router.replicas import ReplicaId
 from router.shared.protocol import SharedStore, StoreFailed, StoreState

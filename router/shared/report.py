@@ -2,7 +2,7 @@
 
 import msgspec
 
-from router.index.reservations import Load
+from router.index.load import Load
 from router.replicas import ReplicaId
 
 

@@ -23,7 +23,7 @@ from router.index.reservations import Reservations
 from router.openai.generation import parse_generation
 from router.planner import Planner
 from router.replicas import Pool
-from router.routing import POLICIES, Speeds
+from router.routing import POLICIES, Chooser, Speeds
 from router.tokens import Limits, LocalTokenizer
 from router.tokens.block_memo import BlockMemo
 from tests.support.builders import model_rows, replica
@@ -70,12 +70,14 @@ class Bench:
         self.index = MemoryIndex(clock=time.monotonic)
         self.planner = Planner(
             pool=pool,
-            index=self.index,
-            reservations=Reservations(time.monotonic),
-            speeds=Speeds(),
             tokenizer=self.tokenizer,
-            policy=POLICIES["cache-aware"](random.Random(0)),
-            clock=time.monotonic,
+            chooser=Chooser(
+                self.index,
+                Reservations(time.monotonic),
+                Speeds(),
+                POLICIES["cache-aware"](random.Random(0)),
+                time.monotonic,
+            ),
             memo=self.memo,
         )
         self._hashes = 0

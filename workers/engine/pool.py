@@ -135,6 +135,16 @@ class BlockPool:
         """How many sequences use the block."""
         return self._references[block]
 
+    def twin(self) -> "BlockPool":
+        """A pool in the same state that goes its own way: for asking what would happen."""
+        other = BlockPool(2)
+        other.num_blocks = self.num_blocks
+        other._references, other._hashes = self._references[:], self._hashes[:]
+        other._free = self._free.copy()
+        other._cached = {value: blocks.copy() for value, blocks in self._cached.items()}
+        other._computing, other._evicted = self._computing.copy(), self._evicted[:]
+        return other
+
     def _evict(self, block: BlockId) -> None:
         value = self._hashes[block]
         if value is None:

@@ -3,17 +3,18 @@
 from collections.abc import Mapping, Sequence
 
 from router.replicas import ReplicaId
-from router.routing.cost import predicted_ttft_ms, social_cost_ms
+from router.routing.cost import SHARE_BOUND, Surroundings, predicted_ttft_ms, social_cost_ms
 from router.routing.decision import Decision, Reason
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ring import Ring
 
-EQUAL_WITHIN = 1.05
-"""Replicas within 5 % of the lowest cost are as good as it: predictions are no better."""
+EQUAL_WITHIN = 1.02
+"""Replicas within 2 % of the lowest cost are as good as it: predictions are no better."""
 EQUAL_HIT_SHARE = 0.1
 """Of two replicas one holds more if the difference is over a tenth of the prompt."""
-SHARE_BOUND = 1.25
-"""Of equals, those that are busier than so many times the mean come last."""
+
+CROWD_BOUND = 1.1
+"""The same for requests in flight: what they hold of the cache, others can't."""
 
 
 class CacheAware:
@@ -25,22 +26,37 @@ class CacheAware:
     """
 
     needs_prefix = True
+    uses_history: bool = False
 
     def __init__(self) -> None:
         self._ring = Ring()
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
         by_id = {c.replica_id: c for c in candidates}
-        costs = {c.replica_id: social_cost_ms(query, c) for c in candidates}
+        around = Surroundings.of(candidates)
+        costs = {c.replica_id: social_cost_ms(query, c, around) for c in candidates}
         limit = EQUAL_WITHIN * min(costs.values())
         homes = self._ring.order(query.ring_key, by_id)
         equal = [replica_id for replica_id in homes if costs[replica_id] <= limit]
         dearer = sorted((i for i in homes if costs[i] > limit), key=costs.__getitem__)
-        bound = SHARE_BOUND * sum(c.busy for c in candidates) / len(candidates)
-        equal.sort(key=lambda i: by_id[i].busy > bound)
+        crowds = _crowds(candidates)
+        equal.sort(key=lambda i: max(crowds[i], 1.0))
         order = (*equal, *dearer)
         predicted = {c.replica_id: predicted_ttft_ms(query, c) for c in candidates}
         return Decision(order, _reason(query, by_id, order[0]), predicted)
+
+
+def _crowds(candidates: Sequence[Candidate]) -> dict[ReplicaId, float]:
+    """How far each replica's share is used up: above 1, it has more than it should of something."""
+    busy = sum(c.busy for c in candidates) / len(candidates)
+    in_flight = sum(c.in_flight for c in candidates) / len(candidates)
+    return {
+        c.replica_id: max(
+            c.busy / (SHARE_BOUND * busy) if busy else 0.0,
+            c.in_flight / (CROWD_BOUND * in_flight + 1),
+        )
+        for c in candidates
+    }
 
 
 def _reason(

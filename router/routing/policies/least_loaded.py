@@ -11,6 +11,7 @@ class LeastLoaded:
     """Ties go by the ring, so that idle replicas share the work."""
 
     needs_prefix = False
+    uses_history = False
 
     def __init__(self) -> None:
         self._ring = Ring()

@@ -11,6 +11,7 @@ class RandomChoice:
     """A uniformly random order."""
 
     needs_prefix = False
+    uses_history = False
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -11,6 +11,7 @@ class RoundRobin:
     """Replicas in order of their ids, starting one further each time."""
 
     needs_prefix = False
+    uses_history = False
 
     def __init__(self) -> None:
         self._turn = count()

@@ -11,6 +11,7 @@ class Session:
     """The ring's order over the session, or over the prompt's beginning when it has none."""
 
     needs_prefix = True
+    uses_history = False
 
     def __init__(self) -> None:
         self._ring = Ring()

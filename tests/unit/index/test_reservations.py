@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.index.reservations import Load, Reservation, Reservations, common_blocks
+from router.index.load import Load
+from router.index.reservations import Reservation, Reservations, common_blocks
 from tests.support.builders import ManualClock
 
 
@@ -28,13 +29,16 @@ def claim(book, clock, replica_id="r1", tokens=100, cost_ms=50.0, **values):
 
 def test_a_claim_is_load_at_once(book, clock):
     claim(book, clock)
-    assert book.load("r1") == Load(queued_tokens=100, wait_ms=50.0, waiting=1, recent_ms=50.0)
+    assert book.load("r1") == Load(
+        queued_tokens=100, wait_ms=50.0, waiting=1, recent_ms=50.0, mean_ms=50.0
+    )
     assert book.load("r2") == Load()
 
 
 def test_after_its_first_token_a_request_decodes(book, clock):
     book.computed(claim(book, clock))
-    assert book.load("r1") == Load(running=1, recent_ms=50.0)
+    load = book.load("r1")
+    assert (load.running, load.waiting, load.wait_ms) == (1, 0, 0.0)
 
 
 def test_releasing_twice_counts_once(book, clock):
@@ -65,10 +69,50 @@ def test_a_reply_that_is_not_streamed_counts_as_computed_after_its_predicted_tim
     assert (book.load("r1").running, book.load("r1").waiting) == (1, 0)
 
 
-def test_a_claim_remembers_the_work_that_it_found(book, clock):
-    claim(book, clock, tokens=300)
-    later = claim(book, clock, tokens=100)
-    assert later.work_tokens == 400
+def test_prompts_whose_first_tokens_come_together_were_one_step(book, clock):
+    first, second = claim(book, clock, tokens=300), claim(book, clock, tokens=100)
+    clock.advance(0.5)
+    assert book.computed(first) is None
+    assert book.computed(second) is None
+    third = claim(book, clock, tokens=50)
+    clock.advance(0.1)
+    batch = book.computed(third)
+    assert batch is not None
+    assert batch.uncached_tokens == 400
+    assert batch.ended - batch.began == pytest.approx(0.5)
+
+
+def test_prompts_that_share_a_beginning_hold_it_once(book, clock):
+    shared = list(range(80))
+    for number in range(3):
+        prefix = (*shared, *range(1000 * (number + 1), 1000 * (number + 1) + 16))
+        claim(book, clock, prefix=prefix, prompt_tokens=96 * 16, block_size=16)
+    assert book.load("r1").resident_tokens == (80 + 3 * 16) * 16
+    assert book.footprint("r1", shared, 16, 80 * 16) == 0
+    assert book.footprint("r2", shared, 16, 80 * 16) == 80 * 16
+
+
+prompts = st.lists(st.integers(0, 3), max_size=40).map(
+    lambda steps: [hash(tuple(steps[: i + 1])) for i in range(len(steps))]
+)
+
+
+@given(prefixes=st.lists(prompts, max_size=12), data=st.data())
+def test_what_was_taken_is_given_back_in_any_order(prefixes, data):
+    book = Reservations(ManualClock())
+    claims = [
+        Reservation("r", 10, 1.0, prefix, 0.0, prompt_tokens=16 * len(prefix) + 5, block_size=16)
+        for prefix in prefixes
+    ]
+    for one in claims:
+        book.take(one)
+    for one in data.draw(st.permutations(claims)):
+        if data.draw(st.booleans()):
+            book.computed(one)
+        book.release(one)
+        book.release(one)
+    load = book.load("r")
+    assert (load.in_flight, load.queued_tokens, load.resident_tokens) == (0, 0, 0)
 
 
 def test_what_is_being_computed_is_expected_until_the_stream_ends(book, clock):

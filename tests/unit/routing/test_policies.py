@@ -1,5 +1,6 @@
 """Every policy orders all candidates; cache-aware puts the cheapest first and says why."""
 
+import math
 from random import Random
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.routing import POLICIES, Candidate, Reason, RouteQuery, Ttft
-from router.routing.cost import predicted_ttft_ms, social_cost_ms
+from router.routing.cost import Surroundings, predicted_ttft_ms, social_cost_ms
 from tests.support.builders import candidate
 
 QUERY = RouteQuery(prompt_tokens=1000, ring_key="a conversation")
@@ -41,7 +42,7 @@ def test_every_candidate_is_ranked_exactly_once(name, candidates):
     assert sorted(decision.replicas) == sorted(c.replica_id for c in candidates)
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random"}))
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"random", "power-of-two"}))
 @given(candidates=candidates_lists, data=st.data())
 def test_the_order_in_which_candidates_come_changes_nothing(name, candidates, data):
     shuffled = data.draw(st.permutations(candidates))
@@ -58,7 +59,8 @@ def test_more_match_never_costs_more(candidates, more):
         wait_ms=one.wait_ms,
         running=one.running,
     )
-    assert social_cost_ms(QUERY, better) <= social_cost_ms(QUERY, one)
+    around = Surroundings.of(candidates)
+    assert social_cost_ms(QUERY, better, around) <= social_cost_ms(QUERY, one, around)
 
 
 def test_the_holder_of_the_prompt_is_chosen():
@@ -69,7 +71,14 @@ def test_the_holder_of_the_prompt_is_chosen():
     assert decision.reason is Reason.MATCH
 
 
-def test_a_holder_that_is_busy_for_longer_than_two_prefills_loses_the_prompt():
+@given(candidates=candidates_lists)
+def test_costs_are_finite_and_never_negative(candidates):
+    around = Surroundings.of(candidates)
+    for one in candidates:
+        assert 0 <= social_cost_ms(QUERY, one, around) < math.inf
+
+
+def test_a_holder_that_is_busy_for_longer_than_a_prefill_loses_the_prompt():
     idle, busy = candidate("r1"), candidate("r2", hit_tokens=960, wait_ms=300.0)
     decision = policy("cache-aware").rank(QUERY, [idle, busy])
     assert decision.replicas == ("r1", "r2")
@@ -77,12 +86,42 @@ def test_a_holder_that_is_busy_for_longer_than_two_prefills_loses_the_prompt():
 
 
 def test_a_holder_that_is_busy_for_less_keeps_it():
-    idle, busy = candidate("r1"), candidate("r2", hit_tokens=960, wait_ms=100.0)
+    idle, busy = candidate("r1"), candidate("r2", hit_tokens=960, wait_ms=80.0)
     assert policy("cache-aware").rank(QUERY, [idle, busy]).replicas[0] == "r2"
 
 
+def test_in_a_busy_fleet_a_second_prefill_counts_for_those_behind_too():
+    idle = candidate("r1", busy=0.8)
+    busy = candidate("r2", hit_tokens=960, wait_ms=130.0, busy=0.8)
+    assert policy("cache-aware").rank(QUERY, [idle, busy]).replicas[0] == "r2"
+
+
+def test_a_new_prompt_goes_where_memory_is_free():
+    full = candidate("r1", full=0.85, memory_ms=300.0)
+    free = candidate("r2", full=0.2, memory_ms=300.0, wait_ms=50.0)
+    assert policy("cache-aware").rank(QUERY, [full, free]).replicas[0] == "r2"
+
+
+def test_prefix_follows_the_longest_match_up_to_its_bound():
+    holder, other = candidate("r1", hit_tokens=960, in_flight=1), candidate("r2", in_flight=1)
+    assert policy("prefix").rank(QUERY, [holder, other]).replicas[0] == "r1"
+    loaded = candidate("r1", hit_tokens=960, in_flight=9)
+    assert policy("prefix").rank(QUERY, [loaded, other]).replicas[0] == "r2"
+
+
+def test_lmetric_weighs_tokens_by_batch():
+    one = candidate("r1", hit_tokens=500, in_flight=3)
+    other = candidate("r2", hit_tokens=0, in_flight=0)
+    assert policy("lmetric").rank(QUERY, [one, other]).replicas[0] == "r2"
+
+
+def test_power_of_two_never_takes_the_most_loaded_of_two():
+    pair = [candidate("r1", in_flight=5), candidate("r2", in_flight=4)]
+    assert policy("power-of-two").rank(QUERY, pair).replicas[0] == "r2"
+
+
 def test_blocks_that_are_being_computed_draw_siblings():
-    coming = candidate("r2", hit_tokens=960, matched_tokens=0, wait_ms=100.0)
+    coming = candidate("r2", hit_tokens=960, matched_tokens=0, wait_ms=80.0)
     decision = policy("cache-aware").rank(QUERY, [candidate("r1"), coming])
     assert decision.replicas[0] == "r2"
     assert decision.reason is Reason.EXPECTED
@@ -120,7 +159,9 @@ def test_a_prompt_that_could_not_be_tokenized_goes_by_load():
 
 def test_predicted_ttft_is_wait_plus_prefill_plus_decode_interference():
     one = candidate("r1", hit_tokens=400, wait_ms=50.0, running=4)
-    assert predicted_ttft_ms(QUERY, one) == pytest.approx(20 + 50 + 600 * 0.1 + 4 * 0.5)
+    assert predicted_ttft_ms(QUERY, one) == pytest.approx(
+        20 + 50 + 600 * 0.1 + 400 * 0.002 + 4 * 0.5
+    )
 
 
 def test_the_last_prompt_token_is_always_computed():

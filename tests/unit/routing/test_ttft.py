@@ -5,11 +5,12 @@ from random import Random
 import pytest
 
 from router.routing import Speeds, Ttft, TtftModel
+from router.routing.ttft import Sample
 
 
 def feed(model, truth, samples):
     for tokens, running in samples:
-        model.observe(tokens, running, truth.predict_ms(tokens, 0.0, running))
+        model.observe(Sample(tokens, 0, running, truth.predict_ms(tokens, 0.0, running)))
 
 
 MIXED = [(200, 0), (4000, 3), (900, 1), (50, 8), (2000, 0), (8000, 5)] * 5
@@ -33,7 +34,7 @@ def test_without_samples_it_is_its_prior():
 def test_samples_of_one_length_keep_the_estimate_finite_and_positive():
     model = TtftModel()
     for _ in range(500):
-        model.observe(1000, 0, 150.0)
+        model.observe(Sample(1000, 0, 0, 150.0))
     assert model.ttft.predict_ms(1000, 0.0, 0) == pytest.approx(150.0, rel=0.05)
     assert model.ttft.ms_per_token > 0
 
@@ -48,7 +49,7 @@ def test_it_follows_a_replica_that_slows_down():
 def test_absurd_samples_never_make_a_cost_negative():
     model = TtftModel()
     for tokens, ms in [(10_000, 1.0), (1, 60_000.0)] * 50:
-        model.observe(tokens, 3, ms)
+        model.observe(Sample(tokens, 0, 3, ms))
     assert model.ttft.base_ms >= 0
     assert model.ttft.ms_per_token > 0
     assert model.ttft.ms_per_running >= 0
@@ -56,7 +57,8 @@ def test_absurd_samples_never_make_a_cost_negative():
 
 def teach(speeds, replica_id, truth, samples=MIXED):
     for tokens, running in samples:
-        speeds.observe(replica_id, "m", tokens, running, truth.predict_ms(tokens, 0.0, running))
+        sample = Sample(tokens, 0, running, truth.predict_ms(tokens, 0.0, running))
+        speeds.observe(replica_id, "m", sample)
 
 
 def test_a_new_replica_is_like_its_fleet():
@@ -82,7 +84,7 @@ def test_noise_does_not_tell_equal_replicas_apart():
         for name in ("r1", "r2"):
             tokens = rng.randrange(50, 4000)
             noisy = truth.predict_ms(tokens, 0.0, 0) * rng.lognormvariate(0, 0.3)
-            speeds.observe(name, "m", tokens, 0, noisy)
+            speeds.observe(name, "m", Sample(tokens, 0, 0, noisy))
     one, other = (speeds.of(name, "m").predict_ms(1000, 0, 0) for name in ("r1", "r2"))
     assert one == pytest.approx(other, rel=0.15)
 
@@ -93,3 +95,20 @@ def test_a_replica_that_left_is_like_its_fleet_again():
     teach(speeds, "r2", Ttft(90.0, 0.6, 0.0))
     speeds.forget("r2")
     assert speeds.of("r2", "m") == speeds.of("new", "m")
+
+
+def test_reused_tokens_are_learnt_to_cost_something():
+    model = TtftModel()
+    truth = Ttft(10.0, 0.1, 0.0, ms_per_hit_token=0.01)
+    for uncached, hits in [(200, 0), (200, 8000), (1000, 2000), (50, 16_000)] * 20:
+        model.observe(Sample(uncached, hits, 0, truth.predict_ms(uncached, 0.0, 0, hits)))
+    assert model.ttft.ms_per_hit_token == pytest.approx(0.01, rel=0.2)
+
+
+def test_a_few_stalls_teach_nothing():
+    model = TtftModel()
+    feed(model, Ttft(20.0, 0.05, 0.0), MIXED)
+    before = model.ttft.predict_ms(2000, 0.0, 0)
+    for _ in range(3):
+        model.observe(Sample(2000, 0, 0, 60_000.0))
+    assert model.ttft.predict_ms(2000, 0.0, 0) < 1.5 * before

@@ -1,0 +1,137 @@
+"""`warmgate-load simulate`: policies over workloads, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from loadgen.files import write_json
+from loadgen.measure import Surroundings
+from loadgen.options import UsageError
+from loadgen.simulate import whatif
+from loadgen.simulate.benchmark import Benchmark, Estimate, Row, run_case, verdicts
+from loadgen.simulate.suite import Case, cases
+from router.routing import POLICIES
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register `simulate`."""
+    parser = commands.add_parser("simulate", help="policies over workloads, in virtual time")
+    add = parser.add_argument
+    add("--case", action="append", metavar="NAME", help="a workload of the suite; repeatable")
+    add("--list", action="store_true", help="list the suite and end")
+    add("--policy", action="append", choices=sorted(POLICIES), help="repeatable; default: all")
+    add(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="adds a trace, in any format of `replay`: `trace`",
+    )
+    add("--seeds", type=int, default=3, metavar="N", help="runs of each, for intervals")
+    add("--oracle-every", type=int, default=20, metavar="N", help="regret of one request in N")
+    add("--replicas", type=int, help="instead of the workload's own number")
+    add("--routers", type=int, help="so many routers, each with its own view")
+    add("--share-load-ms", type=float, help="until a router knows what another has in flight")
+    add("--event-loss", type=float, help="share of event batches that are lost")
+    add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
+    add("--ttft-p95-ms", type=float, default=500.0, help="the SLO of --what-if")
+    add("--json", type=Path, metavar="FILE")
+    parser.set_defaults(run=run)
+
+
+async def run(args: argparse.Namespace, console: Console, around: Surroundings) -> int:
+    """0, whatever the figures are."""
+    known = cases(args.trace)
+    if args.list:
+        for case in known.values():
+            console.print(f"{case.name}: {case.about}", highlight=False)
+        return 0
+    chosen, policies = _chosen(args, known), args.policy or list(POLICIES)
+    if args.what_if:
+        for case in chosen:
+            table = await asyncio.to_thread(
+                whatif.smallest_fleets, case, policies, args.ttft_p95_ms
+            )
+            console.print(whatif.table_of(case, table, args.ttft_p95_ms))
+        return 0
+    rows: list[Row] = []
+    for case in chosen:
+        rows += await asyncio.to_thread(
+            run_case,
+            case,
+            policies,
+            range(args.seeds),
+            args.oracle_every,
+            around.console.print,
+        )
+        console.print(_table(case, [row for row in rows if row.case == case.name]))
+        if args.json:
+            write_json(args.json, Benchmark(rows, verdicts(rows)))
+    _print_verdicts(rows, console)
+    return 0
+
+
+def _chosen(args: argparse.Namespace, known: Mapping[str, Case]) -> list[Case]:
+    names = args.case or list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+    changes = {
+        "replicas": args.replicas,
+        "routers": args.routers,
+        "load_sharing_s": args.share_load_ms / 1e3 if args.share_load_ms is not None else None,
+        "event_loss": args.event_loss,
+    }
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    return [replace(known[name], fleet=replace(known[name].fleet, **wanted)) for name in names]
+
+
+def _table(case: Case, rows: Sequence[Row]) -> Table:
+    table = Table(title=f"{case.name}: {case.about}", title_justify="left")
+    columns = ("policy", "TTFT p95 ms", "p90", "mean", "TPOT ms", "hit %", "bound %", "out tok/s")
+    for name in (*columns, "regret %"):
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for row in rows:
+        table.add_row(
+            row.policy,
+            _text(row.ttft_p95_ms),
+            _text(row.ttft_p90_ms),
+            _text(row.ttft_mean_ms),
+            _text(row.tpot_mean_ms, digits=1),
+            _text(row.hit_rate, 100, 1),
+            _text(row.pooled_bound, 100, 1),
+            _text(row.output_tokens_per_s),
+            _text(row.regret, 100, 1),
+        )
+    return table
+
+
+def _text(value: Estimate, scale: float = 1.0, digits: int = 0) -> str:
+    text = f"{scale * value.mean:,.{digits}f}"
+    if value.half_width is None:
+        return text
+    return f"{text} ±{scale * value.half_width:,.{digits}f}"
+
+
+def _print_verdicts(rows: Sequence[Row], console: Console) -> None:
+    table = Table(title="cache-aware against the best policy and round robin, P95 TTFT")
+    columns = ("case", "best", "over best %", "noise?", "over RR %", "of bound %", "regret %")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("case", "best") else "right")
+    for one in verdicts(rows):
+        table.add_row(
+            one.case,
+            one.best,
+            f"{100 * one.over_best:.1f}",
+            "yes" if one.is_within_noise else "no",
+            f"{100 * one.over_control:.1f}",
+            f"{100 * one.of_bound:.1f}",
+            f"{100 * one.regret:.1f}",
+        )
+    if table.row_count:
+        console.print(table)

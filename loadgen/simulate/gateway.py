@@ -1,0 +1,74 @@
+"""One router in virtual time: the real chooser with its own view of the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
+from router.index.memory import MemoryIndex
+from router.index.reservations import Reservations
+from router.routing import POLICIES, Ask, Choice, Chooser, Contender, Policy, Prefix, Speeds
+
+FLEET = "model"
+
+
+@dataclass(slots=True)
+class SimRouter:
+    """`number`: which of the routers; each hears the events and keeps its own books."""
+
+    number: int
+    chooser: Chooser
+    index: MemoryIndex
+
+    @classmethod
+    def make(
+        cls,
+        number: int,
+        make_policy: Callable[[Random], Policy],
+        clock: Callable[[], float],
+        seed: int,
+    ) -> SimRouter:
+        index = MemoryIndex(clock=clock)
+        chooser = Chooser(
+            index=index,
+            reservations=Reservations(clock),
+            speeds=Speeds(),
+            policy=make_policy(Random(f"{seed} {number}")),
+            clock=clock,
+        )
+        return cls(number, chooser, index)
+
+    def hear(self, replica_id: str, events: Sequence[Event]) -> None:
+        """A batch of a replica's events arrived."""
+        for event in events:
+            match event:
+                case BlockStored():
+                    self.index.store(replica_id, event)
+                case BlockRemoved():
+                    self.index.remove(replica_id, event)
+                case AllBlocksCleared():
+                    self.index.clear(replica_id)
+
+    def choose(
+        self,
+        replica_ids: Sequence[str],
+        prefix: Prefix,
+        prompt_tokens: int,
+        session: str | None,
+    ) -> Choice:
+        contenders = [Contender(replica_id, FLEET, prefix) for replica_id in replica_ids]
+        return self.chooser.consider(Ask(prompt_tokens, session), contenders)
+
+    def forget(self, replica_id: str) -> None:
+        """The replica left, or died: as the gateway does."""
+        self.index.forget(replica_id)
+        self.chooser.speeds.forget(replica_id)
+        self.chooser.reservations.forget(replica_id)
+        self.chooser.history.forget(replica_id)
+
+
+def policy_maker(name: str) -> Callable[[Random], Policy]:
+    """KeyError for an unknown policy."""
+    return POLICIES[name]

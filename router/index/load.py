@@ -1,0 +1,91 @@
+"""What a replica has to do, and how answers end: the figures that reservations add up to."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+RECENT_HALF_LIFE_S = 30.0
+RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
+"""A replica that always computes has so much `recent_ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a replica has to do before and beside a new request.
+
+    `queued_tokens`: uncached prompt tokens of requests without a first token yet.
+    `wait_ms`: the time that they still take, by prediction. `running`: requests that decode.
+    `recent_ms`: computing time booked of late, each booking halved every 30 s.
+    """
+
+    queued_tokens: int = 0
+    wait_ms: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    recent_ms: float = 0.0
+    mean_ms: float = 0.0
+    """Computing time of one request, in the mean of those booked of late."""
+    resident_tokens: int = 0
+    """What requests in flight hold of the cache: distinct prompt tokens, and answers so far."""
+
+    @property
+    def busy(self) -> float:
+        """Share of its time that the replica computed prompts of late, 0 to about 1."""
+        return self.recent_ms / RECENT_WINDOW_MS
+
+    @property
+    def in_flight(self) -> int:
+        return self.running + self.waiting
+
+    def plus(self, other: "Load") -> "Load":
+        """Both, on one replica: its one queue serves all."""
+        return Load(
+            self.queued_tokens + other.queued_tokens,
+            self.wait_ms + other.wait_ms,
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.recent_ms + other.recent_ms,
+            max(self.mean_ms, other.mean_ms),
+            self.resident_tokens + other.resident_tokens,
+        )
+
+
+@dataclass(slots=True)
+class Recent:
+    """Computing time and number of bookings, both fading: halved every `RECENT_HALF_LIFE_S`."""
+
+    cost_ms: float = 0.0
+    count: float = 0.0
+    at: float = 0.0
+
+    def read_ms(self, now: float) -> float:
+        return self.cost_ms * math.exp2((self.at - now) / RECENT_HALF_LIFE_S)
+
+    @property
+    def mean_ms(self) -> float:
+        return self.cost_ms / self.count if self.count else 0.0
+
+    def add(self, cost_ms: float, now: float) -> None:
+        fade = math.exp2((self.at - now) / RECENT_HALF_LIFE_S)
+        self.cost_ms, self.count = fade * self.cost_ms + cost_ms, fade * self.count + 1
+        self.at = now
+
+
+NOTHING_YET: Final = Recent()
+
+
+@dataclass(slots=True)
+class Answers:
+    """How long and how many tokens answers are, in the mean of the last hundred or so.
+
+    Before the first has ended: a guess, so that caches don't fill unnoticed in the meantime.
+    """
+
+    mean_ms: float = 10_000.0
+    mean_tokens: float = 300.0
+    _count: int = 0
+
+    def ended(self, decode_ms: float, tokens: int) -> None:
+        self._count = min(self._count + 1, 100)
+        self.mean_ms += (decode_ms - self.mean_ms) / self._count
+        self.mean_tokens += (tokens - self.mean_tokens) / self._count

@@ -1,0 +1,56 @@
+"""How much of a replica's cache its requests in flight hold: nobody else can use that."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from router.blocks import BlockHash
+
+STRIDE: Final = 8
+"""One block of so many is looked at: enough to see what prompts share, and cheap."""
+
+
+@dataclass(slots=True)
+class Residency:
+    """One replica's distinct tokens in flight. Prompts that share a beginning hold it once.
+
+    A block hash names all before it, so a marked block stands for the `STRIDE` blocks up to it;
+    what is behind a prompt's last marked block counts as its own.
+    """
+
+    tokens: int = 0
+    _marks: dict[BlockHash, int] = field(default_factory=dict)
+
+    def add(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> None:
+        """A request is sent. O(blocks / STRIDE)."""
+        marks, known = prefix[STRIDE - 1 :: STRIDE], self._marks
+        fresh = 0
+        for mark in marks:
+            count = known.get(mark, 0)
+            fresh += not count
+            known[mark] = count + 1
+        self.tokens += prompt_tokens - (len(marks) - fresh) * STRIDE * block_size
+
+    def drop(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> None:
+        """It is over: the exact reverse of `add`."""
+        marks, known = prefix[STRIDE - 1 :: STRIDE], self._marks
+        kept = 0
+        for mark in marks:
+            count = known[mark] - 1
+            if count:
+                known[mark] = count
+                kept += 1
+            else:
+                del known[mark]
+        self.tokens -= prompt_tokens - kept * STRIDE * block_size
+
+    def footprint(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> int:
+        """Tokens that the prompt would add. O(log blocks): what is in flight has no holes."""
+        low, high = 0, len(prefix) // STRIDE
+        while low < high:
+            middle = (low + high + 1) // 2
+            if prefix[middle * STRIDE - 1] in self._marks:
+                low = middle
+            else:
+                high = middle - 1
+        return prompt_tokens - low * STRIDE * block_size

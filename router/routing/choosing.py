@@ -1,0 +1,222 @@
+"""From a prompt's blocks to a claim on a replica: match → rank → reserve, with nothing in between.
+
+All of it is synchronous, so no other request can come between reading the loads and adding this
+one to them. The gateway's planner and the simulator run this same code.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from router.blocks import BlockHash
+from router.index.protocol import PrefixIndex
+from router.index.reservations import Reservation, Reservations
+from router.replicas import ReplicaId
+from router.routing.cost import BUSIEST
+from router.routing.decision import Decision
+from router.routing.history import History
+from router.routing.policies import Policy
+from router.routing.query import Candidate, RouteQuery
+from router.routing.ttft import Sample, Speeds
+
+RING_BLOCKS: Final = 8
+"""Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond
+what is held already: prompts that share only what everybody has are not alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A prompt cut into one replica's blocks. `block_size` is 0 while it isn't known."""
+
+    hashes: Sequence[BlockHash] = ()
+    block_size: int = 0
+
+    @property
+    def blocks(self) -> int:
+        return len(self.hashes)
+
+
+NO_PREFIX: Final = Prefix()
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A replica that could serve, and the prompt in its blocks. `fleet`: who is like it."""
+
+    replica_id: ReplicaId
+    fleet: str
+    prefix: Prefix = NO_PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is to be placed. `session`: what stickiness keeps together, if the client said.
+
+    `start_key` stands for the prompt's beginning where no contender's blocks are known.
+    """
+
+    prompt_tokens: int
+    session: str | None = None
+    start_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A decision and all that it was made from. Nothing is booked yet."""
+
+    query: RouteQuery
+    decision: Decision
+    candidates: Mapping[ReplicaId, Candidate]
+    contenders: Mapping[ReplicaId, Contender]
+
+
+@dataclass(slots=True)
+class Claim:
+    """One request's hold on one replica, from the choice to the end of the reply."""
+
+    choice: Choice
+    reservation: Reservation
+    _chooser: "Chooser"
+
+    @property
+    def replica_id(self) -> ReplicaId:
+        return self.reservation.replica_id
+
+    def first_token(self) -> float:
+        """The prompt is computed: it decodes from now on. Returns the TTFT in ms.
+
+        A prompt of unknown length teaches nothing about speed, nor does one that may have waited
+        for memory.
+        """
+        chooser, booked = self._chooser, self.reservation
+        ttft_ms = (chooser.clock() - booked.booked_at) * 1e3
+        batch = chooser.reservations.computed(booked)
+        if batch is not None and batch.is_lesson:
+            fleet = self.choice.contenders[booked.replica_id].fleet
+            service_ms = (batch.ended - batch.began) * 1e3
+            sample = Sample(batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms)
+            chooser.speeds.observe(booked.replica_id, fleet, sample)
+        return ttft_ms
+
+    def release(self, answer_tokens: int | None = None) -> None:
+        """It is over, however it ended. Idempotent. `answer_tokens`: where usage told them."""
+        self._chooser.reservations.release(self.reservation, answer_tokens)
+
+
+@dataclass(slots=True)
+class Chooser:
+    """What the router knows, and the policy that reads it."""
+
+    index: PrefixIndex
+    reservations: Reservations
+    speeds: Speeds
+    policy: Policy
+    clock: Callable[[], float]
+    history: History = field(default_factory=History)
+    cache_tokens: dict[ReplicaId, int] = field(default_factory=dict)
+    """How large each replica's cache is, where it has said so."""
+
+    def consider(self, ask: Ask, contenders: Sequence[Contender]) -> Choice:
+        """Where this would go, and why. No side effect but a policy's own turn."""
+        candidates = self._candidates(ask, contenders)
+        query = RouteQuery(ask.prompt_tokens, _ring_key(ask, contenders, candidates))
+        return Choice(
+            query=query,
+            decision=self.policy.rank(query, candidates),
+            candidates={candidate.replica_id: candidate for candidate in candidates},
+            contenders={contender.replica_id: contender for contender in contenders},
+        )
+
+    def claim(self, choice: Choice, replica_id: ReplicaId, *, silent: bool = False) -> Claim:
+        """Book the request there. `silent`: its reply will show no first token."""
+        candidate = choice.candidates[replica_id]
+        contender = choice.contenders[replica_id]
+        prompt_tokens = choice.query.prompt_tokens
+        uncached = max(prompt_tokens - candidate.hit_tokens, min(1, prompt_tokens))
+        reservation = Reservation(
+            replica_id=replica_id,
+            uncached_tokens=uncached,
+            cost_ms=candidate.ttft.computing_ms(uncached, prompt_tokens - uncached),
+            prefix=contender.prefix.hashes,
+            booked_at=self.clock(),
+            silent=silent,
+            prompt_tokens=prompt_tokens,
+            block_size=contender.prefix.block_size,
+            is_lesson=prompt_tokens > 0 and candidate.full <= BUSIEST and not silent,
+        )
+        self.reservations.take(reservation)
+        if self.policy.uses_history:
+            self.history.routed(replica_id, contender.prefix.hashes)
+        return Claim(choice, reservation, self)
+
+    def _candidates(self, ask: Ask, contenders: Sequence[Contender]) -> list[Candidate]:
+        holders = self.history if self.policy.uses_history else self.index
+        distinct = {id(c.prefix): c.prefix for c in contenders if c.prefix.hashes}
+        matched = {key: holders.match(prefix.hashes) for key, prefix in distinct.items()}
+        expected = {
+            key: self.reservations.expected(prefix.hashes) for key, prefix in distinct.items()
+        }
+        candidates = []
+        for contender in contenders:
+            prefix, replica_id = contender.prefix, contender.replica_id
+            held = matched.get(id(prefix), {}).get(replica_id, 0)
+            coming = expected.get(id(prefix), {}).get(replica_id, 0)
+            load = self.reservations.load(replica_id)
+            memory = self._memory(contender, load.resident_tokens, ask.prompt_tokens)
+            candidates.append(
+                Candidate(
+                    replica_id=replica_id,
+                    ttft=self.speeds.of(replica_id, contender.fleet),
+                    matched_tokens=_hit(held, prefix.block_size, ask.prompt_tokens),
+                    hit_tokens=_hit(max(held, coming), prefix.block_size, ask.prompt_tokens),
+                    wait_ms=load.wait_ms,
+                    queued_tokens=load.queued_tokens,
+                    running=load.running,
+                    in_flight=load.in_flight,
+                    busy=load.busy,
+                    mean_ms=load.mean_ms,
+                    full=memory.full,
+                    memory_ms=memory.use_ms,
+                    memory_wait_ms=memory.wait_ms,
+                )
+            )
+        return candidates
+
+    def _memory(self, contender: Contender, resident: int, prompt_tokens: int) -> "_Memory":
+        size = self.cache_tokens.get(contender.replica_id, 0)
+        answers = self.reservations.answers
+        if not size:
+            return _Memory()
+        prefix = contender.prefix
+        footprint = answers.mean_tokens / 2 + self.reservations.footprint(
+            contender.replica_id, prefix.hashes, prefix.block_size, prompt_tokens
+        )
+        over = resident + footprint - size
+        wait_ms = over / resident * answers.mean_ms if over > 0 and resident else 0.0
+        return _Memory(resident / size, footprint / size * answers.mean_ms, wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """See `Candidate`."""
+
+    full: float = 0.0
+    use_ms: float = 0.0
+    wait_ms: float = 0.0
+
+
+def _hit(blocks: int, block_size: int, prompt_tokens: int) -> int:
+    """Tokens that an engine reuses of `blocks` held ones: never a prompt's last token."""
+    if not blocks:
+        return 0
+    return min(blocks, (prompt_tokens - 1) // block_size) * block_size
+
+
+def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:
+    if ask.session is not None:
+        return ask.session
+    prefix = contenders[0].prefix
+    if not prefix.hashes:
+        return ask.start_key
+    held = max(candidate.hit_tokens for candidate in candidates) // prefix.block_size
+    return f"{prefix.hashes[min(held + RING_BLOCKS, prefix.blocks) - 1]:x}"

@@ -1,0 +1,100 @@
+"""Whole simulated runs: repeatable, bounded by what is possible, and true to what is published."""
+
+from dataclasses import replace
+
+import pytest
+
+from loadgen.simulate.benchmark import DEFAULT, run_case, verdicts
+from loadgen.simulate.fleet import Change, Fleet
+from loadgen.simulate.gateway import policy_maker
+from loadgen.simulate.ladder import LADDER_73
+from loadgen.simulate.patterns import Groups, groups
+from loadgen.simulate.simulation import Simulation
+from loadgen.simulate.suite import cases
+from router.routing import POLICIES
+from workers.engine.profile import load_profile
+
+FLEET = Fleet(profile=load_profile("h100-8b-bf16"), replicas=4, kv_tokens=60_000)
+SHAPE = Groups(12, 10, 2000, 200, 30, rate_per_s=20.0)
+
+
+def simulate(policy, fleet=FLEET, seed=3, shape=SHAPE):
+    simulation = Simulation(fleet, groups(seed, shape), policy_maker(policy), seed)
+    return simulation, simulation.run()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_gives_the_same_run(policy):
+    _, one = simulate(policy)
+    _, other = simulate(policy)
+    assert one.served == other.served
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_request_is_answered_and_nothing_stays_booked(policy):
+    simulation, result = simulate(policy)
+    assert all(one.ended is not None and one.ended >= one.first_token for one in result.served)
+    reservations = simulation.world.routers[0].chooser.reservations
+    for name in simulation.world.engines:
+        load = reservations.load(name)
+        assert (load.in_flight, load.queued_tokens, load.resident_tokens) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_hits_more_than_an_unlimited_cache(policy):
+    _, result = simulate(policy)
+    assert result.total.hit_rate <= result.total.bound + 1e-9
+
+
+def test_the_index_knows_what_the_engines_hold():
+    simulation, _ = simulate(DEFAULT)
+    index = simulation.world.routers[0].index
+    for name, engine in simulation.world.engines.items():
+        assert index.blocks_of(name) == set(engine.pool.copies())
+
+
+def test_cache_aware_hits_nearly_what_one_pooled_cache_would():
+    _, result = simulate(DEFAULT)
+    assert result.total.hit_rate >= 0.97 * result.total.pooled_bound
+
+
+def test_a_killed_replicas_requests_are_answered_by_others():
+    fleet = replace(FLEET, changes=(Change(at_s=2.0, kill=1, add=1),))
+    _, result = simulate(DEFAULT, fleet, shape=replace(SHAPE, output_tokens=400))
+    assert all(one.ended is not None for one in result.served)
+    assert any(one.tries > 1 for one in result.served)
+    assert "r04" in {one.replica for one in result.served}
+
+
+def test_routers_that_share_their_load_hit_like_one():
+    _, one = simulate(DEFAULT)
+    _, four = simulate(DEFAULT, replace(FLEET, routers=4, load_sharing_s=0.02))
+    assert four.total.hit_rate == pytest.approx(one.total.hit_rate, abs=0.02)
+
+
+def test_lost_events_cost_hits_and_nothing_else():
+    _, result = simulate(DEFAULT, replace(FLEET, event_loss=0.2, event_jitter_s=0.05))
+    assert all(one.ended is not None for one in result.served)
+
+
+def ladder(policy, *stages):
+    make = replace(LADDER_73, stages=((15, 50), *stages)).traffic
+    fleet = Fleet(profile=load_profile("2xh100-32b-llmd"), replicas=8)
+    return Simulation(fleet, make(1), policy_maker(policy), 1).run()
+
+
+def test_round_robin_has_its_knee_between_15_and_20_requests_a_second():
+    result = ladder("round-robin", (10, 20), (20, 38))
+    assert result.stages["10/s"].ttft_p90_ms < 5_000
+    assert result.stages["20/s"].ttft_p90_ms > 15_000
+
+
+def test_cache_aware_answers_at_20_requests_a_second_as_if_idle():
+    assert ladder(DEFAULT, (20, 38)).stages["20/s"].ttft_p90_ms < 400
+
+
+def test_a_benchmark_says_how_the_default_compares():
+    case = cases()["sibling-burst"]
+    rows = run_case(case, [DEFAULT, "round-robin"], [0, 1], 10, lambda text: None)
+    (verdict,) = verdicts(rows)
+    assert verdict.over_control < 0.1
