@@ -237,6 +237,7 @@ def cpu_per_event(command: Peer, url: str, folder: Path) -> float:
 
 # --- workloads ---------------------------------------------------------------------------------
 
+REPLICAS: Final = (1, 4, 16)
 SCENARIOS: Final = {
     "multiturn-4": "--num-requests 96 --session-rate 2 --think-s 1",
     "multi-round-qa": "--num-requests 60 --session-rate 2 --think-s 1",
@@ -262,7 +263,7 @@ def workloads(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     path = folder / "compare.json"
     for name, options in SCENARIOS.items():
-        for replicas in (1, 4, 16):
+        for replicas in REPLICAS:
             call(
                 ours(
                     *("compare", "--scenario", name, "--policy", "cache-aware", "--json"),
