@@ -52,7 +52,7 @@ demo: $(READY) ## four embedded engines, three policies, one table (under 3 minu
 	$(BIN)/warmgate-load demo --json build/demo.json
 
 bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, match, ingest, memory, tokens, relay
-	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json
+	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json build/bench-tokens.json
 
 soak-index: $(READY) ## ten minutes of faults: what the index calls exact is what engines hold
 	$(BIN)/python -m tests.truth.soak 600

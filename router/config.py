@@ -43,8 +43,14 @@ def load_config(
         key, sign, text = override.partition("=")
         if not sign:
             raise ConfigError(f"--set {override}: expected section.key=value")
-        _put(tree, key.replace("-", "_").split("."), text, f"--set {key}")
+        _put(tree, _path(key), text, f"--set {key}")
     return parse_config(tree)
+
+
+def _path(key: str) -> list[str]:
+    """Section and key, with `-` for `_`; what follows is a name (a model's) and taken as it is."""
+    section, *rest = key.split(".", 2)
+    return [section.replace("-", "_"), *(part.replace("-", "_") for part in rest[:1]), *rest[1:]]
 
 
 def parse_config(tree: Mapping[str, Any]) -> RouterConfig:

@@ -243,14 +243,15 @@ def _tokens(
     settings: TokensSettings, session: aiohttp.ClientSession, pool: Pool, rng: Random
 ) -> Tokenizers:
     """Local where a directory is given, else a replica's; the local one's failures go there too."""
-    limits = TokenLimits(deadline_s=settings.deadline_ms / 1e3, memo_bytes=settings.memo_bytes)
+    share = settings.memo_bytes // 2 if settings.remote else settings.memo_bytes
+    limits = TokenLimits(deadline_s=settings.deadline_ms / 1e3, memo_bytes=share)
     engine: Tokenizer = NullTokenizer()
     if settings.remote:
         engine = RemoteTokenizer(
             session,
             lambda model: [member.replica.url for member in pool.available(model)],
             rng=rng,
-            limits=RemoteLimits(limits.deadline_s),
+            limits=RemoteLimits(limits.deadline_s, memo_bytes=share),
         )
     try:
         sources = model_sources(settings.models, settings.default, settings.engines)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -34,6 +35,8 @@ SIZES = (1_000, 8_000, 32_000, 100_000)
 REPLICAS = ("r1", "r2", "r3", "r4")
 TURNS = 50
 RUNS = 5
+COLUMNS = ("tokens", "messages", "cold", "library", "warm", "next turn")
+RESULT = Path("build/bench-tokens.json")
 BLOCK = 16
 WORDS = (
     "the of and to a in that it is was for on with as be at by this had not are but from or have"
@@ -47,13 +50,22 @@ Messages = list[dict[str, str]]
 
 
 def main() -> None:
+    figures: dict[str, dict[str, Any]] = {}
     directories = [Path(name) for name in sys.argv[1:]] or [EMBEDDED]
     for directory in directories:
         print(f"{directory}  (CPU, least of {RUNS} runs, ms)")
-        print(f"{'tokens':>8}{'messages':>10}{'cold':>9}{'library':>9}{'warm':>9}{'next turn':>11}")
+        print("".join(f"{name:>12}" for name in COLUMNS))
+        rows = []
         for size in SIZES:
-            print(asyncio.run(measure(directory, size)))
-        print(asyncio.run(grow(directory)))
+            rows.append(asyncio.run(measure(directory, size)))
+            print("".join(f"{rows[-1][name]:>12g}" for name in COLUMNS))
+        grown = asyncio.run(grow(directory))
+        shown = ", ".join(f"{turn}: {ms:.1f}" for turn, ms in grown["ms_by_turn"].items())
+        print(f"{TURNS} turns to {grown['tokens']} tokens, ms by turn: {shown}; "
+              f"memo {grown['memo_bytes'] / 1e6:.1f} MB")  # fmt: skip
+        figures[directory.name] = {"plans": rows, "growing": grown}
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 
 
 class Bench:
@@ -108,7 +120,7 @@ class Bench:
         return (time.process_time() - started) * 1e3
 
 
-async def measure(directory: Path, size: int) -> str:
+async def measure(directory: Path, size: int) -> dict[str, float]:
     cold, library, warm, grown, tokens = [], [], [], [], 0
     messages = conversation(random.Random(0), size)
     bench = Bench(directory)
@@ -123,11 +135,11 @@ async def measure(directory: Path, size: int) -> str:
         await bench.plan(body(messages))
         warm.append(await bench.plan(body(messages)))
         grown.append(await bench.plan(body(messages + more)))
-    figures = "".join(f"{min(times):9.2f}" for times in (cold, library, warm))
-    return f"{tokens:8}{len(messages):10}{figures}{min(grown):11.2f}"
+    least = [round(min(times), 3) for times in (cold, library, warm, grown)]
+    return dict(zip(COLUMNS, (tokens, len(messages), *least), strict=True))
 
 
-async def grow(directory: Path) -> str:
+async def grow(directory: Path) -> dict[str, Any]:
     bench, messages = Bench(directory), conversation(random.Random(1), 0)
     costs, tokens = [], 0
     for turn in range(TURNS):
@@ -136,8 +148,8 @@ async def grow(directory: Path) -> str:
         messages.append(say("assistant", random.Random(-turn), 100_000 // TURNS // 2))
         tokens = await bench.hold(body(messages))
     kept = bench.tokenizer.encoder.memo.size_bytes + bench.memo.size_bytes
-    shown = ", ".join(f"{number + 1}: {costs[number]:.1f}" for number in (0, 9, 24, 39, 49))
-    return f"{TURNS} turns to {tokens} tokens, ms by turn: {shown}; memo {kept / 1e6:.1f} MB"
+    by_turn = {turn: round(costs[turn - 1], 2) for turn in (1, 10, 25, 40, TURNS)}
+    return {"tokens": tokens, "ms_by_turn": by_turn, "memo_bytes": kept}
 
 
 def conversation(rng: random.Random, words: int) -> Messages:

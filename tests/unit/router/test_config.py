@@ -58,5 +58,10 @@ def test_a_replica_flag_is_a_url_or_pairs():
     }
 
 
+def test_a_models_name_may_have_dots_and_dashes():
+    loaded = load_config(None, ["tokens.models.llama-3.1-8b=/models/x"], {})
+    assert loaded.tokens.models == {"llama-3.1-8b": "/models/x"}
+
+
 def test_every_setting_has_a_sentence():
     assert all(sentence.endswith(".") for _, _, sentence in config.describe())
