@@ -185,24 +185,24 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
     session = await stack.enter_async_context(_session(tls, once=False))
     probing = await stack.enter_async_context(_session(tls, once=True))
-    is_keyed = config.tenants.keys_file is not None
-    forwarder = Forwarder(parts.reply_limits(config.forward), clock, tls, keeps_keys=not is_keyed)
-    stack.push_async_callback(forwarder.aclose)
+    forwarder = _forwarder(config, tls, stack)
     dial = DialSources(_zmq(stack), session, parts.dial_times(config.events))
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     reservations, speeds = Reservations(clock), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
-    runtime: Runtime
     tokens = _tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
+    runtime: Runtime
     metrics = Metrics(lambda: runtime.samples(), tokens.samples, lambda: [peers.sample()])
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await _keeper(config, index, dial, supervisor)
     upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
     upkeep.start(supervisor.run, stack.push_async_callback)
-    parity = Parity(session, dial, tokens.first_choice, rng)
-    supervisor.run("self-test", SelfTest(pool, keeper, parity, config.events.self_test).run)
+    test = SelfTest(
+        pool, keeper, Parity(session, dial, tokens.first_choice, rng), config.events.self_test
+    )
+    supervisor.run("self-test", test.run)
     pool.on_health.append(keeper.health_changed)
     planner = Planner(
         pool=pool,
@@ -237,6 +237,17 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         decision_headers=config.listen.decision_headers,
     )
     return runtime
+
+
+def _forwarder(
+    config: RouterConfig, tls: ssl.SSLContext | None, stack: AsyncExitStack
+) -> Forwarder:
+    """With keys of our own, clients' keys are ours to check and no business of the engines."""
+    keeps_keys = config.tenants.keys_file is None
+    limits = parts.reply_limits(config.forward)
+    forwarder = Forwarder(limits, time.monotonic, tls, keeps_keys=keeps_keys)
+    stack.push_async_callback(forwarder.aclose)
+    return forwarder
 
 
 def _tokens(
