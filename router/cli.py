@@ -49,11 +49,22 @@ def make_parser() -> argparse.ArgumentParser:
     tokens.add_argument("--adapter", help="LoRA adapter that the request is for")
     tokens.add_argument("--after", metavar="FILE", help="a request to be remembered before it")
     tokens.set_defaults(run=_tokens)
+    _add_explain(commands)
     key = commands.add_parser("key", help="make an API key, and the hash for tenants.keys_file")
     key.set_defaults(run=_key)
     shown = commands.add_parser("version", help="print the version")
     shown.set_defaults(run=_version)
     return parser
+
+
+def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("explain", help="where would a request go now, and why")
+    parser.add_argument("body", metavar="FILE|-", help="the request's JSON body")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of a running router")
+    parser.add_argument("--path", default="/v1/chat/completions", help="where it would be sent")
+    parser.add_argument("--session", help="x-session-id that it would carry")
+    parser.add_argument("--json", action="store_true", help="the answer as it came")
+    parser.set_defaults(run=_explain)
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +178,24 @@ def _key(args: argparse.Namespace) -> int:
 
     key = new_key()
     sys.stdout.write(f"{key}\n{hash_key(key)}\n")
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from router import explain
+
+    body = sys.stdin.buffer.read() if args.body == "-" else Path(args.body).read_bytes()
+    try:
+        answer = explain.ask(args.url, args.path, body, args.session)
+    except explain.Unexplained as exc:
+        sys.stderr.write(f"warmgate: {exc}\n")
+        return 1
+    if args.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n")
+    else:
+        explain.show(answer, Console(width=None if sys.stdout.isatty() else 120))
     return 0
 
 

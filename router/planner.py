@@ -5,7 +5,8 @@ reading the loads and adding this one to them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -117,7 +118,7 @@ class Planner:
         if self.chooser.policy.needs_prefix:
             tokens, failure = await self._tokenize(generation)
         members = self._members(generation.model)
-        choice = self._consider(generation, members, tokens)
+        choice = self._consider(generation, members, tokens, self.chooser)
         by_id = {member.id: member.replica for member in members}
         plan = Plan(
             choice=choice,
@@ -132,10 +133,15 @@ class Planner:
         return plan
 
     async def explain(self, generation: Generation) -> tuple[Choice, str]:
-        """Where it would go now, and why tokenizing failed if it did. Nothing is booked."""
+        """Where it would go now, and why tokenizing failed if it did. Nothing is booked.
+
+        Asked of a copy of the policy: its turn, if it takes turns, stays where it is.
+        """
         self._members(generation.model)
         tokens, failure = await self._tokenize(generation)
-        return self._consider(generation, self._members(generation.model), tokens), failure
+        chooser = replace(self.chooser, policy=deepcopy(self.chooser.policy))
+        members = self._members(generation.model)
+        return self._consider(generation, members, tokens, chooser), failure
 
     async def _tokenize(self, generation: Generation) -> tuple[bytes, str]:
         try:
@@ -143,14 +149,20 @@ class Planner:
         except TokenizeFailed as exc:
             return b"", str(exc.reason)
 
-    def _consider(self, generation: Generation, members: Sequence[Member], tokens: bytes) -> Choice:
+    def _consider(
+        self,
+        generation: Generation,
+        members: Sequence[Member],
+        tokens: bytes,
+        chooser: Chooser,
+    ) -> Choice:
         contenders = self._contenders(generation, members, tokens)
         start_key = ""
         if not contenders[0].prefix.hashes:
             start = tokens or generation.body[:4096]
             start_key = xxh3_64_hexdigest(start, prefix_seed(generation.salt, generation.model))
         ask = Ask(len(tokens) // BYTES_PER_TOKEN, generation.session, start_key)
-        return self.chooser.consider(ask, contenders)
+        return chooser.consider(ask, contenders)
 
     def _members(self, model: str) -> list[Member]:
         if members := self.pool.available(model):

@@ -11,6 +11,7 @@ from aiohttp import web
 from router.errors import MethodNotAllowed, RouteNotFound, RouterError
 from router.gateway import admin, replies
 from router.gateway.cors import Cors
+from router.gateway.explain import Explain
 from router.gateway.generate import Generate
 from router.gateway.server import EdgeLimits, EdgeServer
 from router.runtime import Runtime
@@ -50,14 +51,14 @@ def build_server(
     routes["/v1/models"] = {"GET": admin.Models(runtime)}
     routes |= probe_routes(runtime)
     if not admin_elsewhere:
-        routes |= admin_routes(runtime)
+        routes |= admin_routes(runtime, limits)
     return EdgeServer(Gateway(routes, Cors(cors_origins)).handle, limits)
 
 
 def build_admin_server(runtime: Runtime) -> EdgeServer:
     """Probes, metrics and debug alone."""
     limits = EdgeLimits()
-    routes = {**probe_routes(runtime), **admin_routes(runtime)}
+    routes = {**probe_routes(runtime), **admin_routes(runtime, limits)}
     return EdgeServer(Gateway(routes, Cors(())).handle, limits)
 
 
@@ -65,10 +66,11 @@ def probe_routes(runtime: Runtime) -> Routes:
     return {"/healthz": {"GET": admin.healthz}, "/readyz": {"GET": admin.Readyz(runtime)}}
 
 
-def admin_routes(runtime: Runtime) -> Routes:
+def admin_routes(runtime: Runtime, limits: EdgeLimits) -> Routes:
     return {
         "/metrics": {"GET": admin.Metrics(runtime)},
         "/debug/replicas": {"GET": admin.DebugReplicas(runtime)},
+        "/debug/explain": {"POST": Explain(runtime, limits)},
         "/internal/snapshot": {"GET": admin.Snapshot(runtime)},
     }
 

@@ -1,7 +1,6 @@
 """Each in turn: what an ordinary load balancer does."""
 
 from collections.abc import Sequence
-from itertools import count
 
 from router.routing.decision import Decision, Reason
 from router.routing.query import Candidate, RouteQuery
@@ -14,9 +13,10 @@ class RoundRobin:
     uses_history = False
 
     def __init__(self) -> None:
-        self._turn = count()
+        self._turn = 0
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
         ids = sorted(candidate.replica_id for candidate in candidates)
-        start = next(self._turn) % len(ids)
+        start = self._turn % len(ids)
+        self._turn += 1
         return Decision((*ids[start:], *ids[:start]), Reason.ROUND_ROBIN)
