@@ -14,7 +14,7 @@ from rich.table import Table
 from loadgen.files import write_json
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
-from loadgen.simulate import whatif
+from loadgen.simulate import published, whatif
 from loadgen.simulate.benchmark import Benchmark, Estimate, Row, run_case, verdicts
 from loadgen.simulate.suite import Case, cases
 from router.routing import POLICIES
@@ -39,6 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--routers", type=int, help="so many routers, each with its own view")
     add("--share-load-ms", type=float, help="until a router knows what another has in flight")
     add("--event-loss", type=float, help="share of event batches that are lost")
+    add("--calibrate", action="store_true", help="compare with llm-d's published ladder and end")
     add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
     add("--ttft-p95-ms", type=float, default=500.0, help="the SLO of --what-if")
     add("--json", type=Path, metavar="FILE")
@@ -51,6 +52,9 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     if args.list:
         for case in known.values():
             console.print(f"{case.name}: {case.about}", highlight=False)
+        return 0
+    if args.calibrate:
+        console.print(await asyncio.to_thread(published.deviations))
         return 0
     chosen, policies = _chosen(args, known), args.policy or list(POLICIES)
     if args.what_if:

@@ -45,7 +45,8 @@ class Ladder:
                 Dialogue(start_s, (ask,))
                 for start_s, ask in zip(self._times(rate, count, rng), turns, strict=True)
             ]
-            stages.append(Stage(f"{rate:g}/s", dialogues, is_measured=bool(stages)))
+            label = f"{rate:g}/s" if stages else "warm-up"
+            stages.append(Stage(label, dialogues, is_measured=bool(stages)))
         return Traffic(stages, str(self))
 
     def _times(self, rate: float, count: int, rng: Random) -> list[float]:
