@@ -102,8 +102,10 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
 
 def make_page(comparison: Comparison, runs: Mapping[str, Sequence[Measured]]) -> Page:
     """Plots show the first repeat of each; figures are of all."""
+    firsts = {name: found[0].counted for name, found in runs.items()}
     shown = [
-        Run(one.policy, one.summary, runs[one.policy][0].counted.records) for one in comparison.runs
+        Run(one.policy, one.summary, firsts[one.policy].records, firsts[one.policy].planned)
+        for one in comparison.runs
     ]
     heads = ("", "figure", "change", "95 % interval", "")
     first = comparison.runs[0].policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ from loadgen.report import (
 )
 from loadgen.runner import RunResult
 from loadgen.slo import Verdict, judge
-from loadgen.summary import Summary, summarize
+from loadgen.summary import Rates, Summary, summarize
 from loadgen.workload.catalogue import Recipe
 
 if TYPE_CHECKING:
@@ -136,7 +137,10 @@ def pool(runs: Sequence[Measured]) -> Summary:
     first = runs[0].summary.goodput
     limits = None if first is None else first.limits_ms
     summary = summarize(joined([run.counted for run in runs]), ids, limits)
-    return msgspec.structs.replace(summary, hit_rate_bound=_mean_bound(runs))
+    # Repeats share one time axis: their arrivals must not be counted into one rate.
+    return msgspec.structs.replace(
+        summary, hit_rate_bound=_mean_bound(runs), rates=_mean_rates(runs)
+    )
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -171,7 +175,7 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, ...]]:
         (run.policy, one.metric, _change(one), _interval(one), _word(one))
         for run in comparison.runs
         for one in run.against_first
-        if one.difference is not None
+        if one.difference is not None and (one.base or one.of)
     ]
 
 
@@ -272,6 +276,15 @@ def _mean_bound(runs: Sequence[Measured]) -> float | None:
     known = [(bound, tokens) for bound, tokens in bounds if bound is not None]
     total = sum(tokens for _, tokens in known)
     return round(sum(b * tokens for b, tokens in known) / total, 5) if total else None
+
+
+def _mean_rates(runs: Sequence[Measured]) -> Rates:
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return round(fmean(known), 3) if known else None
+
+    rates = [run.summary.rates for run in runs]
+    return Rates(mean([one.requested for one in rates]), mean([one.achieved for one in rates]))
 
 
 def _prompt_tokens(run: Measured) -> int:

@@ -45,11 +45,12 @@ svg .title{font-size:13px;font-weight:600}.grid{stroke:var(--line);stroke-width:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One contender: its figures and its records."""
+    """One contender: its figures, and the records of one run, of `planned` that there should be."""
 
     name: str
     summary: Summary
-    records: Sequence[Record] = ()
+    records: Sequence[Record]
+    planned: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,16 @@ def plots_of(runs: Sequence[Run]) -> list[Plot]:
     return [plot for plot in plots if any(one.points for one in plot.series)]
 
 
+def _has_tokens(run: Run) -> bool:
+    return any(record.arrivals_s for record in run.records)
+
+
 def _cdf(runs: Sequence[Run]) -> Plot:
     series = []
     longest = 0.0
     for run in runs:
         ordered = sorted(1e3 * r.ttft_s for r in run.records if r.is_ok and r.ttft_s is not None)
-        whole = max(run.summary.planned, 1)
+        whole = max(run.planned, 1)
         # Failures never arrive: the curve ends below 100 %.
         points = [(value, 100 * (n + 1) / whole) for n, value in enumerate(ordered)]
         series.append(Series(run.name, points, "steps"))
@@ -127,7 +132,7 @@ def _timeline(runs: Sequence[Run]) -> Plot:
 
 def _throughput(runs: Sequence[Run]) -> Plot:
     series = []
-    for run in runs:
+    for run in filter(_has_tokens, runs):
         end_s = max((r.end_s for r in run.records), default=0.0)
         width = max(end_s / TIMELINE_BUCKETS, 0.25)
         counts = [0] * (math.ceil(end_s / width) + 1)

@@ -67,7 +67,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     if args.csv:
         write_csv(args.csv, {report.label: report.summary for report, _ in reports})
     if args.html:
-        runs = [Run(report.label, report.summary, records) for report, records in reports]
+        runs = [Run(one.label, one.summary, records, len(records)) for one, records in reports]
         names = ", ".join(run.name for run in runs)
         write_html(args.html, Page(f"Load test: {names}", "from records", {}, runs))
     return 3 if any(not one.is_met for report, _ in reports for one in report.slos) else 0

@@ -108,7 +108,8 @@ def write_files(args: argparse.Namespace, report: Report, measured: Measured) ->
     if args.csv:
         write_csv(args.csv, {report.label: report.summary})
     if args.html:
-        runs = [Run(report.label, report.summary, measured.counted.records)]
+        counted = measured.counted
+        runs = [Run(report.label, report.summary, counted.records, counted.planned)]
         title = f"Load test of {report.model}: {report.label}"
         write_html(args.html, Page(title, report.started_at, report.parameters, runs))
 

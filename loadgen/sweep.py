@@ -208,7 +208,10 @@ class Levels:
 
     def _page(self) -> Page:
         pairs = zip(self._levels, self._runs, strict=True)
-        runs = [Run(one.label, one.summary, run.counted.records) for one, run in pairs]
+        runs = [
+            Run(one.label, one.summary, run.counted.records, run.counted.planned)
+            for one, run in pairs
+        ]
         title = f"{self._args.workload} at several loads: {self._args.model}"
         table = {"Levels": [HEADS, *map(level_cells, self._levels)]}
         return Page(title, self._started_at, self._parameters(), runs, tables=table)

@@ -240,7 +240,7 @@ def cpu_per_event(command: Peer, url: str, folder: Path) -> float:
 REPLICAS: Final = (1, 4, 16)
 SCENARIOS: Final = {
     "multiturn-4": "--num-requests 96 --session-rate 2 --think-s 1",
-    "multi-round-qa": "--num-requests 60 --session-rate 2 --think-s 1",
+    "multi-round-qa": "--num-requests 150 --session-rate 1 --think-s 1",
     "redhat-multiturn": "--num-requests 60",
     "sglang-gsp": "--num-requests 256 --groups 16 --request-rate 12",
     "smg-600": "--num-requests 240 --groups 80 --request-rate 12",
