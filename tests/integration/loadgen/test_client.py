@@ -202,7 +202,7 @@ async def test_open_loop_sends_on_time_while_nothing_was_answered():
 
 async def test_more_than_a_hundred_requests_are_open_at_once():
     sessions = [Session(f"s{n}", 0.0, (SOME,)) for n in range(150)]
-    async with serve(always(3.0, plain_answer(["a"]))) as server:
+    async with serve(always(6.0, plain_answer(["a"]))) as server:
         await played(server, *sessions)
     assert server.open_most == 150
 

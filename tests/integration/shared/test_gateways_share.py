@@ -95,7 +95,11 @@ async def test_no_request_fails_while_redis_is_killed_and_comes_back_empty():
         is_over.set()
         await asyncio.gather(*clients)
         assert set(done) == {(200, True)}
-        assert one.runtime.peers.routers == two.runtime.peers.routers == 2
+
+        async def know_each_other():
+            return one.runtime.peers.routers == two.runtime.peers.routers == 2
+
+        await until(know_each_other)
     for engine in engines:
         await engine.stop()
 
