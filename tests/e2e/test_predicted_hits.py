@@ -1,6 +1,7 @@
 """What the router predicts is what the engine reuses: real events, real tokens, real processes."""
 
 import asyncio
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -50,8 +51,10 @@ async def test_every_prediction_over_turns_and_salts_equals_the_engines_report()
         for salt in ("tenant-a", "tenant-b"):
             replies += await converse(run, 0, 3, cache_salt=salt)
         assert [reply.predicted_hit for reply in replies] == [r.cached_tokens for r in replies]
-        later = [reply for turn, reply in enumerate(replies[:24]) if turn % 4]
-        assert any(reply.cached_tokens > 0 for reply in later)
+        turns = enumerate(pairwise(replies[:24]), 1)
+        stayed = [now for n, (past, now) in turns if n % 4 and now.replica == past.replica]
+        assert stayed
+        assert all(reply.cached_tokens > 0 for reply in stayed)
         rows = (await run.replicas()).values()
         assert all(row["trust"] == "exact" for row in rows)
         assert all(row["in_flight"] == 0 for row in rows)
