@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from router.config import ConfigError
+from router.events.keeper import Keeper
+from router.events.silence import Silence
 from router.events.zmq_source import DialTimes
 from router.index.reservations import Reservations
 from router.proxy.reply import Limits
 from router.replicas.breaker import BreakerTimes
+from router.replicas.health import Prober
 from router.settings import (
     EventsSettings,
     ForwardSettings,
@@ -41,6 +44,21 @@ from router.tenants import (
 
 def breaker_times(health: HealthSettings) -> BreakerTimes:
     return BreakerTimes(health.breaker_failures, health.breaker_open_s)
+
+
+def silence(
+    health: HealthSettings, keeper: Keeper, prober: Prober, reservations: Reservations
+) -> Silence:
+    """Brings probes forward when a replica's events stop."""
+    return Silence(
+        pool=prober.pool,
+        keeper=keeper,
+        in_flight=reservations.in_flight,
+        doubt=prober.doubt,
+        clock=time.monotonic,
+        after_s=health.silence_s,
+        most_s=health.interval_s,
+    )
 
 
 def dial_times(events: EventsSettings) -> DialTimes:

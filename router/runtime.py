@@ -100,6 +100,8 @@ class Runtime:
             runtime.supervisor.run("judge", runtime.tokens.judge)
             runtime.peers.start(runtime.supervisor.run)
             runtime.supervisor.run("discovery", runtime.follow_discovery)
+            told = (runtime.keeper, runtime.prober, runtime.reservations)
+            runtime.supervisor.run("silence", parts.silence(config.health, *told).watch)
             yield runtime
 
     @property

@@ -247,6 +247,10 @@ class HealthSettings(Settings, frozen=True):
     failures: Annotated[
         int, _doc("Probes in a row that fail before it is out; a refused one: at once.", ge=1)
     ] = 2
+    silence_s: Annotated[
+        Seconds,
+        _doc("A replica with requests is probed at once if its events stop for so long.", gt=0),
+    ] = 0.5
     breaker_failures: Annotated[
         int, _doc("Requests in a row that fail before the replica gets none.", ge=1)
     ] = 5

@@ -32,6 +32,7 @@ class Prober:
     on_refused: Callable[[str], None] = lambda url: None
     """A URL's port refuses: what waits for a reply there waits in vain."""
     _wake: dict[str, asyncio.Event] = field(default_factory=dict)
+    _doubted: set[str] = field(default_factory=set)
 
     async def watch(self, member: Member) -> None:
         """Probe a replica for as long as it is in the pool."""
@@ -39,19 +40,26 @@ class Prober:
         failures = 0
         try:
             while True:
+                wake.clear()
                 failures = await self._probe(member, failures)
                 await self._pause(wake, healthy=member.is_healthy and not failures)
         finally:
             del self._wake[member.id]
+            self._doubted.discard(member.id)
 
     def hurry(self, replica_id: str) -> None:
         """Probe this replica now: traffic has shown that something changed."""
         if (wake := self._wake.get(replica_id)) is not None:
             wake.set()
 
+    def doubt(self, replica_id: str) -> None:
+        """Probe this replica now. Something else speaks against it: one failure is enough."""
+        if replica_id in self._wake:
+            self._doubted.add(replica_id)
+            self.hurry(replica_id)
+
     async def _pause(self, wake: asyncio.Event, *, healthy: bool) -> None:
         mean_s = self.times.interval_s if healthy else self.times.retry_interval_s
-        wake.clear()
         try:
             async with asyncio.timeout(mean_s * self.rng.uniform(0.8, 1.2)):
                 await wake.wait()
@@ -60,6 +68,7 @@ class Prober:
 
     async def _probe(self, member: Member, failures: int) -> int:
         """One probe; returns how many in a row have failed."""
+        enough = 1 if member.id in self._doubted else self.times.failures
         try:
             async with asyncio.timeout(self.times.timeout_s):
                 await self._ask_health(member.replica)
@@ -72,9 +81,10 @@ class Prober:
                 self.on_refused(member.replica.url)
             return failures + 1
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as exc:
-            if failures + 1 >= self.times.failures:
+            if failures + 1 >= enough:
                 self._out(member, f"{type(exc).__name__}: {exc}" if str(exc) else "timed out")
             return failures + 1
+        self._doubted.discard(member.id)
         if not member.is_healthy:
             log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(models)))
         self.pool.mark_up(member.id, models)
