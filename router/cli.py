@@ -17,7 +17,9 @@ from router.settings import RouterConfig
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 2 for a wrong configuration."""
+    argv = sys.argv[1:] if argv is None else argv
     args = make_parser().parse_args(argv)
+    args.argv = argv[1:]
     try:
         return int(args.run(args))
     except settings.ConfigError as exc:
@@ -32,6 +34,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway")
     _add_config_flags(serve)
+    serve.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="routers on one port, one core each"
+    )
     serve.set_defaults(run=_serve)
     check = commands.add_parser("check", help="check a configuration and print it in full")
     _add_config_flags(check)
@@ -125,6 +130,10 @@ def _serve(args: argparse.Namespace) -> int:
     from router.serve import run
 
     configure(config.log.level, access_log=config.log.access)
+    if args.processes != 1:
+        from router import processes
+
+        return processes.run(config, args.argv, args.processes)
     return run(config, lambda: _config_of(args))
 
 

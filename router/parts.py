@@ -3,13 +3,14 @@
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from router.config import ConfigError
 from router.events.keeper import Keeper
 from router.events.silence import Silence
 from router.events.zmq_source import DialTimes
-from router.index.reservations import Reservations
+from router.index.reservations import NoSiblings, Reservations, Siblings
 from router.proxy.reply import Limits
 from router.replicas.breaker import BreakerTimes
 from router.replicas.health import Prober
@@ -22,6 +23,7 @@ from router.settings import (
 )
 from router.shared import (
     BadUrl,
+    LoadBoard,
     MemoryStore,
     Peers,
     PeerTimes,
@@ -87,7 +89,23 @@ def peers(
             store = RedisStore(connect(settings.url, deadline_s), settings.prefix, deadline_s)
         except BadUrl as exc:
             raise ConfigError(f"shared.url: {exc}") from exc
-    return Peers(secrets.token_hex(8), store, reservations, clock, times, settings.url is not None)
+    group = settings.board or ""
+    is_shared = settings.url is not None
+    return Peers(secrets.token_hex(8), store, reservations, clock, times, is_shared, group)
+
+
+def siblings(
+    settings: SharedSettings, clock: Callable[[], float], stack: AsyncExitStack
+) -> Siblings:
+    """The other processes of this host. ConfigError."""
+    if settings.board is None:
+        return NoSiblings()
+    try:
+        board = LoadBoard(Path(settings.board), settings.slot, settings.processes, clock)
+    except OSError as exc:
+        raise ConfigError(f"shared.board: {exc}") from exc
+    stack.callback(board.close)
+    return board
 
 
 def gate(

@@ -26,6 +26,7 @@ from router.tls import CertificateError, load_certificate, tls_of_listener
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 2048
+PARENT_S: Final = 1.0
 SWITCH_S: Final = 0.0005
 """How long a thread that renders a long prompt keeps the event loop waiting (Python: 5 ms)."""
 
@@ -51,6 +52,8 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
     tls = None if listen.tls_cert is None else tls_of_listener(listen.tls_cert, listen.tls_key)
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(Runtime.open(config))
+        if config.shared.board is not None:
+            runtime.supervisor.run("parent", lambda: _end_with_parent(stopping))
         # the probes' listener outlives the clients': it says "draining" until the end
         aside = await stack.enter_async_context(_admin(runtime, listen))
         runner = await stack.enter_async_context(_listening(runtime, listen, tls))
@@ -61,6 +64,14 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
         log.info("draining: %d requests in flight", runtime.in_flight())
         await asyncio.sleep(0 if crashed else listen.settle_s)
     return 1 if crashed else 0
+
+
+async def _end_with_parent(stopping: asyncio.Event) -> None:
+    """Nobody would start us over, or stop us."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110  the kernel gives no event to wait for
+        await asyncio.sleep(PARENT_S)
+    stopping.set()
 
 
 def take_over(runtime: Runtime, tls: ssl.SSLContext | None, reload: Reload) -> None:
@@ -98,7 +109,14 @@ async def _listening(
     runner = web.ServerRunner(server, shutdown_timeout=listen.drain_s)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, listen.host, listen.port, backlog=BACKLOG, ssl_context=tls)
+        site = web.TCPSite(
+            runner,
+            listen.host,
+            listen.port,
+            backlog=BACKLOG,
+            ssl_context=tls,
+            reuse_port=listen.reuse_port or None,
+        )
         await site.start()
         if listen.unix_path is not None:
             await web.UnixSite(runner, listen.unix_path, backlog=BACKLOG).start()

@@ -79,6 +79,7 @@ class ListenSettings(Settings, frozen=True):
         Seconds, _doc("After SIGTERM: /readyz is 503 for so long before connecting ends.", ge=0)
     ] = 0.0
     drain_s: Annotated[Seconds, _doc("Longest wait for streams in flight to end.", ge=0)] = 30.0
+    reuse_port: Annotated[bool, _doc("Whether other processes may listen there too.")] = False
     unix_path: Annotated[str | None, _doc("Unix socket to listen on as well.")] = None
     admin_port: Annotated[
         Port | None,
@@ -204,6 +205,11 @@ class SharedSettings(Settings, frozen=True):
         Seconds, _doc("A router not heard of for so long has no load any more.", gt=0)
     ] = 2.0
     deadline_ms: Annotated[float, _doc("Longest wait for one answer of Redis.", gt=0)] = 100.0
+    board: Annotated[
+        str | None, _doc("File of the load of this host's processes; --processes makes it.")
+    ] = None
+    processes: Annotated[int, _doc("How many share it.", ge=1, le=64)] = 1
+    slot: Annotated[int, _doc("Which of them this is, from 0.", ge=0, le=63)] = 0
 
 
 class TenantsSettings(Settings, frozen=True):

@@ -6,6 +6,7 @@ holds the reservation lets go of it when the stream ends, however it ends.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from router.blocks import BlockHash
 from router.index.load import NOTHING_YET, Answers, Load, Recent
@@ -66,6 +67,26 @@ class _Lane:
     batch: Computed | None = None
 
 
+class Siblings(Protocol):
+    """Other processes of this host that send to the same replicas."""
+
+    def get(self, replica_id: ReplicaId) -> Load | None:
+        """What they make the replica do now."""
+
+    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+        """What we do has changed to what `read` gives."""
+
+
+class NoSiblings:
+    """One process."""
+
+    def get(self, replica_id: ReplicaId) -> Load | None:
+        return None
+
+    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+        """Nobody wants to know."""
+
+
 @dataclass(slots=True)
 class Reservations:
     """All requests in flight, by replica and by the first block of their prefix."""
@@ -73,6 +94,7 @@ class Reservations:
     clock: Callable[[], float]
     others: Mapping[ReplicaId, Load] = field(default_factory=dict)
     """What other routers make replicas do. Whoever learns it puts a new mapping here."""
+    siblings: Siblings = field(default_factory=NoSiblings)
     _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict)
     _recent: dict[ReplicaId, Recent] = field(default_factory=dict)
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
@@ -90,6 +112,7 @@ class Reservations:
         lane.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
+        self._tell(reservation.replica_id)
 
     def computed(self, reservation: Reservation) -> Computed | None:
         """Its first token came: it no longer queues, it decodes. Idempotent.
@@ -103,6 +126,7 @@ class Reservations:
         now, since = self.clock(), max(lane.head_since, reservation.booked_at)
         self._leave_queue(lane, reservation)
         lane.running[id(reservation)] = reservation
+        self._tell(reservation.replica_id)
         reservation.computed_at = now
         batch, hit_tokens = lane.batch, reservation.prompt_tokens - reservation.uncached_tokens
         if batch is not None and now - batch.ended <= SAME_STEP * (batch.ended - batch.began):
@@ -128,11 +152,14 @@ class Reservations:
             self._leave_queue(lane, reservation)
         lane.running.pop(id(reservation), None)
         self._forget_prefix(reservation)
+        self._tell(reservation.replica_id)
 
     def load(self, replica_id: ReplicaId) -> Load:
         """What the replica has to do now, for this router and others."""
-        own, other = self.own_load(replica_id), self.others.get(replica_id)
-        return own if other is None else own.plus(other)
+        load = self.own_load(replica_id)
+        for other in (self.others.get(replica_id), self.siblings.get(replica_id)):
+            load = load if other is None else load.plus(other)
+        return load
 
     def own_loads(self) -> dict[ReplicaId, Load]:
         """What each replica has to do for this router; those with nothing may lack."""
@@ -203,6 +230,9 @@ class Reservations:
     def in_flight(self, replica_id: ReplicaId) -> int:
         lane = self._lanes.get(replica_id)
         return len(lane.pending) + len(lane.running) if lane is not None else 0
+
+    def _tell(self, replica_id: ReplicaId) -> None:
+        self.siblings.write(replica_id, self.own_load)
 
     def _leave_queue(self, lane: _Lane, reservation: Reservation) -> None:
         was_head = next(iter(lane.pending)) == id(reservation)

@@ -1,5 +1,6 @@
 """What several routers agree on: who they are, and what each makes the replicas do."""
 
+from router.shared.board import LoadBoard
 from router.shared.connect import BadUrl, connect
 from router.shared.memory import MemoryStore
 from router.shared.peers import Peers, PeerTimes
@@ -9,6 +10,7 @@ from router.shared.redis_store import RedisStore
 __all__ = [
     "BadUrl",
     "Exchange",
+    "LoadBoard",
     "MemoryStore",
     "PeerTimes",
     "Peers",

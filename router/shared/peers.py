@@ -50,6 +50,7 @@ class Peers:
     clock: Callable[[], float]
     times: PeerTimes = PeerTimes()
     is_shared: bool = True
+    group: str = ""
     state: StoreState = StoreState.OFF
     failures: Counter[str] = field(default_factory=Counter)
     wipes: int = 0
@@ -88,7 +89,7 @@ class Peers:
     async def tick(self) -> None:
         """One exchange, good or bad, and what follows from it."""
         self._number += 1
-        report = encode_report(self._number, self.reservations.own_loads())
+        report = encode_report(self._number, self.reservations.own_loads(), self.group)
         try:
             got = await self.store.exchange(self.router_id, report, self.times.ttl_s)
         except StoreFailed as exc:
@@ -136,6 +137,8 @@ class Peers:
         self._heard = {i: h for i, h in self._heard.items() if h.at > oldest}
         total: dict[ReplicaId, Load] = {}
         for heard in self._heard.values():
+            if self.group and heard.report.group == self.group:
+                continue
             age_ms = (now - heard.at) * 1e3
             for row in heard.report.loads:
                 load = Load(
@@ -144,6 +147,8 @@ class Peers:
                     running=row.running,
                     waiting=row.waiting,
                     recent_ms=row.recent_ms,
+                    mean_ms=row.mean_ms,
+                    resident_tokens=row.resident_tokens,
                 )
                 total[row.replica_id] = total.get(row.replica_id, NO_LOAD).plus(load)
         self.reservations.others = total

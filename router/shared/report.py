@@ -15,19 +15,24 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     running: int = 0
     waiting: int = 0
     recent_ms: float = 0.0
+    mean_ms: float = 0.0
+    resident_tokens: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """`number` counts up: an old report that is read again has the same one."""
+    """`number` counts up: an old report that is read again has the same one. `group`: of
+    processes of one host, who know of each other's load without this.
+    """
 
     number: int
     loads: tuple[ReplicaReport, ...] = ()
+    group: str = ""
 
 
 _decoder = msgspec.msgpack.Decoder(Report)
 
 
-def encode_report(number: int, loads: dict[ReplicaId, Load]) -> bytes:
+def encode_report(number: int, loads: dict[ReplicaId, Load], group: str = "") -> bytes:
     rows = [
         ReplicaReport(
             replica_id,
@@ -36,10 +41,12 @@ def encode_report(number: int, loads: dict[ReplicaId, Load]) -> bytes:
             load.running,
             load.waiting,
             round(load.recent_ms, 1),
+            round(load.mean_ms, 1),
+            load.resident_tokens,
         )
         for replica_id, load in loads.items()
     ]
-    return msgspec.msgpack.encode(Report(number, tuple(rows)))
+    return msgspec.msgpack.encode(Report(number, tuple(rows), group))
 
 
 def decode_report(data: bytes) -> Report | None:
