@@ -1,6 +1,7 @@
 """Each part's share of the settings, in the part's own words."""
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -11,6 +12,7 @@ from router.events.keeper import Keeper
 from router.events.silence import Silence
 from router.events.zmq_source import DialTimes
 from router.index.reservations import NoSiblings, Reservations, Siblings
+from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
 from router.replicas.breaker import BreakerTimes
 from router.replicas.health import Prober
@@ -18,6 +20,7 @@ from router.settings import (
     EventsSettings,
     ForwardSettings,
     HealthSettings,
+    RouterConfig,
     SharedSettings,
     TenantsSettings,
 )
@@ -75,6 +78,15 @@ def reply_limits(forward: ForwardSettings) -> Limits:
         high_water_bytes=forward.buffer_bytes,
         max_tries=forward.max_tries,
     )
+
+
+def forwarder(config: RouterConfig, tls: ssl.SSLContext, stack: AsyncExitStack) -> Forwarder:
+    """With keys of our own, clients' keys are ours to check and no business of the engines."""
+    keeps_keys = config.tenants.keys_file is None
+    limits = reply_limits(config.forward)
+    forwarder = Forwarder(limits, time.monotonic, tls, keeps_keys=keeps_keys)
+    stack.push_async_callback(forwarder.aclose)
+    return forwarder
 
 
 def peers(

@@ -90,6 +90,8 @@ class Runtime:
     policy_name: str
     session_headers: tuple[str, ...]
     decision_headers: bool
+    tls: ssl.SSLContext
+    """Towards https replicas."""
 
     @classmethod
     @asynccontextmanager
@@ -187,7 +189,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
     session = await stack.enter_async_context(_session(tls, once=False))
     probing = await stack.enter_async_context(_session(tls, once=True))
-    forwarder = _forwarder(config, tls, stack)
+    forwarder = parts.forwarder(config, tls, stack)
     dial = DialSources(_zmq(stack), session, parts.dial_times(config.events))
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     siblings = parts.siblings(config.shared, clock, stack)
@@ -238,19 +240,9 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         policy_name=config.routing.policy,
         session_headers=config.routing.session_headers,
         decision_headers=config.listen.decision_headers,
+        tls=tls,
     )
     return runtime
-
-
-def _forwarder(
-    config: RouterConfig, tls: ssl.SSLContext | None, stack: AsyncExitStack
-) -> Forwarder:
-    """With keys of our own, clients' keys are ours to check and no business of the engines."""
-    keeps_keys = config.tenants.keys_file is None
-    limits = parts.reply_limits(config.forward)
-    forwarder = Forwarder(limits, time.monotonic, tls, keeps_keys=keeps_keys)
-    stack.push_async_callback(forwarder.aclose)
-    return forwarder
 
 
 def _tokens(

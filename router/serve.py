@@ -6,7 +6,6 @@ import logging
 import os
 import resource
 import signal
-import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -21,7 +20,7 @@ from router.gateway.aside import Aside
 from router.gateway.server import EdgeLimits
 from router.runtime import Runtime
 from router.settings import ListenSettings, RouterConfig
-from router.tls import CertificateError, load_certificate, tls_of_listener
+from router.tls import CertificateError, ListenerTls, renew, tls_to_replicas
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,9 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     listen = config.listen
-    tls = None if listen.tls_cert is None else tls_of_listener(listen.tls_cert, listen.tls_key)
+    tls = None
+    if listen.tls_cert is not None:
+        tls = ListenerTls(listen.tls_cert, listen.tls_key, listen.tls_client_ca)
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(Runtime.open(config))
         if config.shared.board is not None:
@@ -74,12 +75,15 @@ async def _end_with_parent(stopping: asyncio.Event) -> None:
     stopping.set()
 
 
-def take_over(runtime: Runtime, tls: ssl.SSLContext | None, reload: Reload) -> None:
-    """Read configuration and certificate again. What can't be used changes nothing."""
+def take_over(runtime: Runtime, tls: ListenerTls | None, reload: Reload) -> None:
+    """Read configuration and certificates again. What can't be used changes nothing."""
     try:
         config = reload()
-        if tls is not None and config.listen.tls_cert is not None:
-            load_certificate(tls, config.listen.tls_cert, config.listen.tls_key)
+        listen, forward = config.listen, config.forward
+        tls_to_replicas(forward.tls_ca, forward.tls_cert)
+        if tls is not None and listen.tls_cert is not None:
+            tls.reload(listen.tls_cert, listen.tls_key, listen.tls_client_ca)
+        renew(runtime.tls, forward.tls_ca, forward.tls_cert)
     except (ConfigError, CertificateError) as exc:
         log.error("not reloaded: %s", exc)
         return
@@ -97,7 +101,7 @@ def raise_file_limit() -> None:
 
 @asynccontextmanager
 async def _listening(
-    runtime: Runtime, listen: ListenSettings, tls: ssl.SSLContext | None
+    runtime: Runtime, listen: ListenSettings, tls: ListenerTls | None
 ) -> AsyncIterator[web.ServerRunner]:
     """Accept clients; on leaving accept no more, let those in flight end, then cut them."""
     server = build_server(
@@ -114,7 +118,7 @@ async def _listening(
             listen.host,
             listen.port,
             backlog=BACKLOG,
-            ssl_context=tls,
+            ssl_context=None if tls is None else tls.context,
             reuse_port=listen.reuse_port or None,
         )
         await site.start()

@@ -89,6 +89,9 @@ class ListenSettings(Settings, frozen=True):
         str | None, _doc("PEM file with the certificate chain; SIGHUP rereads.")
     ] = None
     tls_key: Annotated[str | None, _doc("PEM file with its key; none: in tls_cert.")] = None
+    tls_client_ca: Annotated[
+        str | None, _doc("PEM file of the CA whose certificates clients must show; none: no need.")
+    ] = None
     head_timeout_s: Annotated[Seconds, _doc("Longest time for a request's head.", gt=0)] = 30.0
     body_timeout_s: Annotated[Seconds, _doc("Longest time for a request's body.", gt=0)] = 120.0
     max_head_bytes: Annotated[int, _doc("Longest line of a request's head.", ge=1024)] = 16 * 2**10
@@ -236,9 +239,11 @@ class ForwardSettings(Settings, frozen=True):
     ] = 60.0
     max_tries: Annotated[int, _doc("Most replicas tried for one request.", ge=1)] = 3
     tls_ca: Annotated[
-        str | None, _doc("PEM file of the CA of https replicas; none: the system's.")
+        str | None, _doc("PEM file of the CA of https replicas; none: the system's. SIGHUP adds.")
     ] = None
-    tls_cert: Annotated[str | None, _doc("PEM file with our certificate and key for them.")] = None
+    tls_cert: Annotated[
+        str | None, _doc("PEM file with our certificate and key for them; SIGHUP rereads.")
+    ] = None
     buffer_bytes: Annotated[
         int, _doc("Bytes held for a slow client before its replica is paused.", ge=4096)
     ] = 64 * 2**10

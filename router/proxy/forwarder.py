@@ -18,7 +18,7 @@ from router.errors import (
 from router.proxy.client import Client
 from router.proxy.exchange import Errand, Exchange
 from router.proxy.headers import API_KEYS, request_head
-from router.proxy.pool import Pool
+from router.proxy.pool import Pool, why_unreachable
 from router.proxy.refusal import RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
 from router.proxy.upstream import Upstream
@@ -131,7 +131,7 @@ class Forwarder:
             if exc.errno in OWN_SHORTAGES:
                 message = "The router has too many connections. Try again shortly."
                 raise RouterOverloaded(message, retry_after_s=1.0) from exc
-            raise ReplicaUnreachable(f"replica {replica.id} can't be reached") from exc
+            raise ReplicaUnreachable(f"replica {replica.id} {why_unreachable(exc)}") from exc
         await self._run(exchange, upstream, head, body)
         return _unless_failed(exchange, errand.client)
 

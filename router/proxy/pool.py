@@ -12,6 +12,19 @@ from router.proxy.upstream import Upstream
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CLOSE_TIMEOUT_S = 1.0
+_UNKNOWN_CA = "shows a certificate of a CA that forward.tls_ca does not hold"
+_OTHER_NAME = "shows a certificate for another name"
+# OpenSSL's X509_V_ERR_*
+_CERTIFICATE_FAULTS = {
+    9: "shows a certificate that is not valid yet",
+    10: "shows a certificate that has expired",
+    18: _UNKNOWN_CA,
+    19: _UNKNOWN_CA,
+    20: _UNKNOWN_CA,
+    21: _UNKNOWN_CA,
+    62: _OTHER_NAME,
+    64: _OTHER_NAME,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,15 @@ def parse_origin(url: str) -> Origin:
         prefix=parts.path.rstrip("/"),
         authority=parts.netloc.rpartition("@")[2].encode(),
     )
+
+
+def why_unreachable(error: OSError) -> str:
+    """What a client may know of a connection that failed: no addresses, no names of hosts."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _CERTIFICATE_FAULTS.get(error.verify_code, "shows a certificate that is not valid")
+    if isinstance(error, ssl.SSLError):
+        return "speaks no TLS that we understand"
+    return "can't be reached"
 
 
 class Pool:
