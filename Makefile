@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart check-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
+.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -45,6 +45,22 @@ build/bin/helm: k8s/get_helm.py
 
 check-image: ## the image's steps and its command, without a container engine (as root)
 	deploy/check_image.sh
+
+build-image: ## the image, built for real without a daemon, and run read-only (as root; Debian 12)
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends buildah debootstrap jq curl >/dev/null
+	deploy/build_image.sh build/image
+
+build/kube/kube-apiserver:
+	tests/kubernetes/control_plane.sh build/kube
+
+build/image/image.json:
+	$(MAKE) build-image
+
+# in a network of its own: nothing of it reaches this machine's
+test-kubernetes: $(READY) build/bin/helm build/kube/kube-apiserver build/image/image.json ## discovery and the chart on a real API server (as root; builds it first, 10 minutes)
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends etcd-server redis-server iproute2 >/dev/null
+	KUBE_BIN=$(CURDIR)/build/kube NODE_IMAGE=$(CURDIR)/build/image HELM=$(CURDIR)/build/bin/helm \
+		unshare --net --mount sh -c 'ip link set lo up && exec $(BIN)/pytest tests/kubernetes -s'
 
 bench-discovery: $(READY) ## CPU of watching 500 pods that keep changing
 	$(BIN)/python -m tests.bench.discovery

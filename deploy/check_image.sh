@@ -12,7 +12,7 @@ mkdir "$work/src"
 tar -cf - --exclude=__pycache__ pyproject.toml constraints.txt README.md LICENSE router workers loadgen |
     tar -xf - -C "$work/src"
 "${PYTHON:-python3}" -m venv "$work/opt"
-(cd "$work/src" && "$work/opt/bin/pip" install --quiet --no-cache-dir --constraint constraints.txt ".[k8s]")
+(cd "$work/src" && "$work/opt/bin/pip" install --quiet --no-cache-dir --constraint constraints.txt ".[k8s,otel]")
 "$work/opt/bin/pip" uninstall --quiet --yes pip
 rm -rf "$work/src"
 mkfifo "$work/said"
@@ -22,7 +22,7 @@ unshare --mount sh -eu -c '
     if touch "$1/x" 2>/dev/null; then echo "the root is not read-only" >&2; exit 1; fi
     cd /
     exec setpriv --reuid=10001 --regid=10001 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
-        env -i PATH="$1/opt/bin" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+        env -i PATH="$1/opt/bin" HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
         warmgate serve --host 127.0.0.1 --port 0
 ' sh "$work" >"$work/said" &
 router=$!

