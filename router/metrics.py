@@ -1,7 +1,6 @@
 """Every metric: its name, labels and meaning in one place. `GET /metrics` prints them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TypeVar, cast
 
 from prometheus_client import (
@@ -12,9 +11,15 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from router.collectors import (
+    ReplicaCollector,
+    ReplicaSample,
+    SharedCollector,
+    SharedSample,
+    TokenizerCollector,
+    TokenizerSample,
+)
 from router.record import Outcome, RequestRecord
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 30, 60)
@@ -25,132 +30,6 @@ UNKNOWN_MODEL = "unknown"
 M = TypeVar("M", Counter, Histogram)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per series, which nobody asks for
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSample:
-    """A replica as `/metrics` shows it now."""
-
-    replica: str
-    is_healthy: bool
-    is_breaker_open: bool
-    in_flight: int
-    queued_tokens: int
-    index_blocks: int
-    trust: str
-    frames: int
-    gaps: int
-    resyncs: int
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerSample:
-    """A local tokenizer as `/metrics` shows it now; `tokenizer`: the first model it serves."""
-
-    tokenizer: str
-    is_trusted: bool
-    verdicts: Mapping[str, int]
-    memo_bytes: int
-    memo_hits: int
-    memo_misses: int
-    stuck_threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class SharedSample:
-    """What routers share, as `/metrics` shows it now. `failures`: round trips, by state."""
-
-    state: str
-    routers: int
-    failures: Mapping[str, int]
-    wipes: int
-
-
-class _SharedCollector(Collector):
-    def __init__(self, read: Callable[[], Iterable[SharedSample]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        state = GaugeMetricFamily(
-            "warmgate_shared_state", "1 for the state of what routers share.", labels=["state"]
-        )
-        routers = GaugeMetricFamily("warmgate_shared_routers", "Routers known to run, with us.")
-        failures = CounterMetricFamily(
-            "warmgate_shared_failures", "Round trips that failed.", labels=["state"]
-        )
-        wipes = CounterMetricFamily("warmgate_shared_wipes", "Times the store came back empty.")
-        for sample in self._read():
-            state.add_metric([sample.state], 1)
-            routers.add_metric([], sample.routers)
-            wipes.add_metric([], sample.wipes)
-            for kind, count in sample.failures.items():
-                failures.add_metric([kind], count)
-        yield from (state, routers, failures, wipes)
-
-
-class _TokenizerCollector(Collector):
-    def __init__(self, read: Callable[[], Iterable[TokenizerSample]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        label = ["tokenizer"]
-        trusted = GaugeMetricFamily(
-            "warmgate_tokenizer_trusted", "1 while its ids are believed to be the engine's.",
-            labels=label,
-        )  # fmt: skip
-        judged = CounterMetricFamily(
-            "warmgate_tokenizer_verdicts", "Prompts compared with the engine's own ids.",
-            labels=[*label, "verdict"],
-        )  # fmt: skip
-        memo = GaugeMetricFamily(
-            "warmgate_tokenizer_memo_bytes", "Text and ids that are remembered.", labels=label
-        )
-        pieces = CounterMetricFamily(
-            "warmgate_tokenizer_pieces", "Pieces of text by where their ids came from.",
-            labels=[*label, "source"],
-        )  # fmt: skip
-        stuck = GaugeMetricFamily(
-            "warmgate_tokenizer_stuck_threads", "Threads whose job is past its deadline.",
-            labels=label,
-        )  # fmt: skip
-        for sample in self._read():
-            name = [sample.tokenizer]
-            trusted.add_metric(name, sample.is_trusted)
-            memo.add_metric(name, sample.memo_bytes)
-            stuck.add_metric(name, sample.stuck_threads)
-            pieces.add_metric([*name, "memo"], sample.memo_hits)
-            pieces.add_metric([*name, "encoded"], sample.memo_misses)
-            for verdict, count in sample.verdicts.items():
-                judged.add_metric([*name, verdict], count)
-        yield from (trusted, judged, memo, pieces, stuck)
-
-
-class _ReplicaCollector(Collector):
-    def __init__(self, read: Callable[[], Iterable[ReplicaSample]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        breaker = _gauge("replica_breaker_open", "1 while its circuit breaker lets nothing pass.")
-        healthy = _gauge("replica_healthy", "1 while the replica can be chosen.")
-        in_flight = _gauge("replica_in_flight", "Requests in flight at the replica.")
-        queued = _gauge("replica_queued_tokens", "Uncached prompt tokens without a first token.")
-        blocks = _gauge("index_blocks", "Blocks that the index says the replica holds.")
-        trust = _gauge("index_trust", "1 for the state of the index's trust in it.", "trust")
-        frames = _counter("event_frames", "Frames of KV events applied.")
-        gaps = _counter("event_gaps", "Gaps in the sequence of frames.")
-        resyncs = _counter("event_resyncs", "Times the replica's blocks were learnt anew.")
-        for sample in self._read():
-            label = [sample.replica]
-            healthy.add_metric(label, sample.is_healthy)
-            breaker.add_metric(label, sample.is_breaker_open)
-            in_flight.add_metric(label, sample.in_flight)
-            queued.add_metric(label, sample.queued_tokens)
-            blocks.add_metric(label, sample.index_blocks)
-            trust.add_metric([*label, sample.trust], 1)
-            frames.add_metric(label, sample.frames)
-            gaps.add_metric(label, sample.gaps)
-            resyncs.add_metric(label, sample.resyncs)
-        yield from (healthy, breaker, in_flight, queued, blocks, trust, frames, gaps, resyncs)
 
 
 class Metrics:
@@ -164,9 +43,9 @@ class Metrics:
     ) -> None:
         self.registry = CollectorRegistry()
         self._children: dict[tuple[object, ...], object] = {}
-        self.registry.register(_ReplicaCollector(read_replicas))
-        self.registry.register(_TokenizerCollector(read_tokenizers))
-        self.registry.register(_SharedCollector(read_shared))
+        self.registry.register(ReplicaCollector(read_replicas))
+        self.registry.register(TokenizerCollector(read_tokenizers))
+        self.registry.register(SharedCollector(read_shared))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "model", "outcome"
         )
@@ -193,9 +72,20 @@ class Metrics:
         self._refusals = self._counter(
             "tenant_refusals", "Requests beyond a tenant's bound.", "tenant", "bound"
         )
+        self._used = self._counter(
+            "tenant_used", "What tenants with a budget took of it.", "tenant", "budget"
+        )
+        self._budget = Gauge(
+            "warmgate_tenant_budget", "What a tenant may take in a minute.",
+            ("tenant", "budget"), registry=self.registry,
+        )  # fmt: skip
         self._restarts = self._counter("task_restarts", "Background tasks started over.", "task")
         self._ttft = self._histogram(
             "ttft_seconds", "From the request's head to the first byte of a streamed reply.",
+            TTFT_BUCKETS_S, "model",
+        )  # fmt: skip
+        self._predicted_ttft = self._histogram(
+            "predicted_ttft_seconds", "TTFT that was predicted for the replica that answered.",
             TTFT_BUCKETS_S, "model",
         )  # fmt: skip
         self._duration = self._histogram(
@@ -215,6 +105,8 @@ class Metrics:
             return
         self._child(self._decisions, model, record.reason).inc()
         self._plan.observe(record.plan_ms / 1e3)
+        if (predicted_ms := record.predicted_ttft_ms) is not None:
+            self._child(self._predicted_ttft, model).observe(predicted_ms / 1e3)
         if record.tries > 1:
             self._retries.labels(model).inc(record.tries - 1)
         if record.ttft_ms is not None:
@@ -237,6 +129,11 @@ class Metrics:
     def count_refusal(self, tenant: str, bound: str) -> None:
         """A request was refused with 429. Tenants are bounded: only those of the key file."""
         self._refusals.labels(tenant, bound).inc()
+
+    def count_use(self, tenant: str, budget: str, bound: int, used: int) -> None:
+        """A request of a tenant that may take `bound` of `budget` in a minute took `used`."""
+        self._budget.labels(tenant, budget).set(bound)
+        self._used.labels(tenant, budget).inc(used)
 
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""
@@ -273,11 +170,3 @@ class Metrics:
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
         return Histogram(f"warmgate_{name}", text, labels, buckets=buckets, registry=self.registry)
-
-
-def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"warmgate_{name}", text, labels=["replica", *labels])
-
-
-def _counter(name: str, text: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"warmgate_{name}", text, labels=["replica"])

@@ -12,6 +12,7 @@ from router.events.keeper import Keeper
 from router.events.silence import Silence
 from router.events.zmq_source import DialTimes
 from router.index.reservations import NoSiblings, Reservations, Siblings
+from router.metrics import Metrics
 from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
 from router.replicas.breaker import BreakerTimes
@@ -124,7 +125,7 @@ def gate(
     settings: TenantsSettings,
     peers: Peers,
     supervisor: Supervisor,
-    on_refusal: Callable[[str, str], None],
+    metrics: Metrics,
 ) -> Gate:
     """Open without a file of keys; its budgets are shared with whom load is. ConfigError."""
     if settings.keys_file is None:
@@ -140,4 +141,6 @@ def gate(
             peers.router_id, store, store.deadline_s, lambda: peers.routers, time.time
         )
         supervisor.run("budgets", shared.work)
-    return KeyedGate(keys, ledger, settings.default_output_tokens, on_refusal)
+    return KeyedGate(
+        keys, ledger, settings.default_output_tokens, metrics.count_refusal, metrics.count_use
+    )

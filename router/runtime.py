@@ -14,6 +14,7 @@ import aiohttp
 import zmq.asyncio
 
 from router import log, parts
+from router.collectors import ReplicaSample
 from router.config import ConfigError, probe_times, to_replica
 from router.discover import discover
 from router.events.keeper import Keeper
@@ -22,7 +23,7 @@ from router.events.sources import DialSources, choose_sources
 from router.events.upkeep import Upkeep
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
-from router.metrics import Metrics, ReplicaSample
+from router.metrics import Metrics
 from router.parity import Parity, SelfTest
 from router.planner import Planner
 from router.proxy.forwarder import Forwarder
@@ -224,7 +225,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         reservations=reservations,
         speeds=speeds,
         tokens=tokens,
-        gate=parts.gate(config.tenants, peers, supervisor, metrics.count_refusal),
+        gate=parts.gate(config.tenants, peers, supervisor, metrics),
         planner=planner,
         forwarder=forwarder,
         keeper=keeper,

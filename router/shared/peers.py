@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from router.collectors import SharedSample
 from router.index.load import Load
 from router.index.reservations import Reservations
-from router.metrics import SharedSample
 from router.replicas import ReplicaId
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
 from router.shared.report import Report, decode_report, encode_report

@@ -8,7 +8,7 @@ from typing import Final, Protocol, Self
 from router.errors import Forbidden, RateLimited, Unauthenticated
 from router.openai.generation import Generation
 from router.tenants.keys import KeyFile
-from router.tenants.ledger import Ask, Ledger, Refusal, Taken
+from router.tenants.ledger import Ask, Ledger, Refusal, Taken, charged
 from router.tenants.tenant import Tenant
 
 ANYBODY: Final = Tenant(id="anybody")
@@ -72,12 +72,14 @@ class OpenGate:
 
 @dataclass(slots=True)
 class KeyedGate:
-    """`on_refusal`: gets the tenant's id and the bound that it met."""
+    """`on_refusal`: gets the tenant's id and the bound that it met. `on_use`: the tenant's id, a
+    budget, its bound per minute, and what a request took of it."""
 
     keys: KeyFile
     ledger: Ledger
     default_output_tokens: int
     on_refusal: Callable[[str, str], None] = lambda tenant_id, reason: None
+    on_use: Callable[[str, str, int, int], None] = lambda tenant_id, budget, bound, used: None
 
     def authenticate(self, headers: Mapping[str, str]) -> Tenant:
         key = _key_of(headers)
@@ -99,7 +101,7 @@ class KeyedGate:
         taken = await self.ledger.take(ask)
         headers = budget_headers(tenant, taken)
         if taken.refusal is None:
-            return _Booked(self.ledger, ask, taken.window, headers)
+            return _Booked(self, ask, taken.window, headers)
         self.on_refusal(tenant.id, taken.refusal)
         is_full = taken.refusal is Refusal.CONCURRENT
         wait_s = FULL_RETRY_S if is_full else taken.reset_s
@@ -110,6 +112,17 @@ class KeyedGate:
             headers=headers,
         )
 
+    def end(self, ask: Ask, window: int, tokens: int | None) -> None:
+        """A request that was let in is over."""
+        self.ledger.end(ask, window, tokens)
+        tenant = ask.tenant
+        for budget, bound, used in (
+            ("requests", tenant.requests_per_minute, 1),
+            ("tokens", tenant.tokens_per_minute, charged(ask) if tokens is None else tokens),
+        ):
+            if bound:
+                self.on_use(tenant.id, budget, bound, used)
+
     def _guess(self, generation: Generation) -> int:
         output = generation.fields.max_output_tokens()
         wanted = self.default_output_tokens if output is None else max(0, output)
@@ -119,9 +132,9 @@ class KeyedGate:
 class _Booked(Visit):
     """Its place and its tokens are booked until the block ends."""
 
-    def __init__(self, ledger: Ledger, ask: Ask, window: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, gate: KeyedGate, ask: Ask, window: int, headers: Mapping[str, str]) -> None:
         self.headers = headers
-        self._ledger = ledger
+        self._gate = gate
         self._ask = ask
         self._window = window
         self._tokens: int | None = None
@@ -135,7 +148,7 @@ class _Booked(Visit):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ledger.end(self._ask, self._window, self._tokens)
+        self._gate.end(self._ask, self._window, self._tokens)
 
 
 def budget_headers(tenant: Tenant, taken: Taken) -> dict[str, str]:

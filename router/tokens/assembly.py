@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
 
-from router.metrics import TokenizerSample
+from router.collectors import TokenizerSample
 from router.openai.generation import Generation
 from router.tokens.block_memo import BlockMemo
 from router.tokens.fallback import ByModel, FallbackTokenizer

@@ -12,7 +12,8 @@ from prometheus_client.core import Metric
 from loadgen.cli import make_parser as load_parser
 from router import cli as router_cli
 from router import config, errors
-from router.metrics import Metrics, ReplicaSample, SharedSample, TokenizerSample
+from router.collectors import ReplicaSample, SharedSample, TokenizerSample
+from router.metrics import Metrics
 from workers.cli import make_parser as worker_parser
 
 ROOT = Path(__file__).parents[2]

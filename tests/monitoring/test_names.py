@@ -5,16 +5,43 @@ import json
 import pytest
 import yaml
 
-from router.metrics import Metrics, ReplicaSample, TokenizerSample
-from tests.support.prometheus import DASHBOARDS, ROOT, names_in, queries, rules
+from router.collectors import ReplicaSample, TokenizerSample
+from router.metrics import Metrics
+from router.record import Outcome, RequestRecord
+from tests.support.prometheus import (
+    DASHBOARDS,
+    ROOT,
+    names_in,
+    queries,
+    rules,
+    series_in,
+    series_of_rules_test,
+)
+
+ENDED = RequestRecord(
+    "1", 0.0, model="m", replica="r1", outcome=Outcome.OK, stream=True, ttft_ms=1.0,
+    predicted_ttft_ms=1.0, prompt_tokens=9, hit_tokens=1, predicted_hit_tokens=2,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def exposed():
+def metrics():
     replica = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     metrics = Metrics(lambda: [replica], lambda: [tokenizer])
     metrics.watch_index(lambda: 0, 1)
+    metrics.count_request(ENDED)
+    metrics.count_use("t", "tokens", 10, 1)
+    return metrics
+
+
+@pytest.fixture(scope="module")
+def exposed_text(metrics):
+    return metrics.exposition().decode()
+
+
+@pytest.fixture(scope="module")
+def exposed(metrics):
     families = metrics.registry.collect()
     return {f.name + ("_total" if f.type == "counter" else "") for f in families}
 
@@ -56,6 +83,10 @@ def test_every_alert_says_what_to_do_and_is_tested():
             assert rule["annotations"]["summary"]
             assert rule["annotations"]["action"]
             assert f'alertname="{rule["alert"]}"' in told
+
+
+def test_alerts_are_tested_with_the_labels_that_series_have(exposed_text):
+    assert series_of_rules_test() <= series_in(exposed_text)
 
 
 def test_the_compose_file_mounts_what_is_there():

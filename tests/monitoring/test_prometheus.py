@@ -4,15 +4,28 @@ import asyncio
 import subprocess
 
 import pytest
+import yaml
 
+from router.tenants import hash_key
 from tests.support.processes import MODEL_DIR, fleet
-from tests.support.prometheus import ROOT, RULES, binary, free_port, names_in, queries, scraping
+from tests.support.prometheus import (
+    ROOT,
+    RULES,
+    binary,
+    free_port,
+    names_in,
+    queries,
+    scraping,
+    series_in,
+    series_of_rules_test,
+)
 
 pytestmark = pytest.mark.skipif(
     binary("promtool") is None or binary("prometheus") is None,
     reason="needs prometheus and promtool (PROMETHEUS_BIN or PATH)",
 )
 # Series that exist only once something has gone wrong that this test does not cause.
+KEY, POOR = "wg-of-a-test", "wg-of-a-poor-one"
 RARE = {"warmgate_tokenize_failures_total", "warmgate_task_restarts_total"}
 
 
@@ -40,33 +53,42 @@ def test_each_alert_fires_when_caused_and_none_when_all_is_well():
 
 
 async def test_every_dashboard_query_and_record_has_data_from_a_loaded_router(tmp_path):
-    admin = free_port()
-    flags = (f"--set=listen.admin_port={admin}", "--tokenizer", str(MODEL_DIR))
+    admin, keys = free_port(), tmp_path / "keys.yaml"
+    rich = {"id": "rich", "keys": [hash_key(KEY)], "tokens_per_minute": 10**6}
+    poor = {"id": "poor", "keys": [hash_key(POOR)], "requests_per_minute": 1}
+    keys.write_text(yaml.safe_dump({"tenants": [rich, poor]}))
+    sets = (f"--set=listen.admin_port={admin}", f"--set=tenants.keys_file={keys}")
+    flags = (*sets, "--tokenizer", str(MODEL_DIR))
     async with fleet(2, router_flags=flags) as running:
         async with scraping(f"127.0.0.1:{admin}", tmp_path) as prometheus:
-            await load(running, 12)
+            assert set(await load(running, 12)) == {200}
             await running.engines[1].kill()
-            await load(running, 12)
+            assert set(await load(running, 12)) == {200}
+            # three requests touch two minutes at most: one of them is refused
+            assert 429 in await load(running, 3, POOR)
             missing = await eventually(prometheus, [expr for _, _, expr in queries()])
             assert [expr for expr in missing if not names_in(expr) & RARE] == []
             assert await eventually(prometheus, ["warmgate:ttft_seconds:p95_5m"]) == []
         async with running.session.get(f"http://127.0.0.1:{admin}/metrics") as response:
             text = await response.text()
+    assert series_of_rules_test() <= series_in(text)
     done = promtool("check", "metrics", stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def load(running, count):
-    """Long prompts with a common beginning, streamed, some of them at once."""
-    url = running.router.url + "/v1/completions"
+async def load(running, count, key=KEY):
+    """Long prompts with a common beginning, streamed. Returns the replies' statuses."""
+    statuses = []
+    url, bearer = running.router.url + "/v1/completions", {"Authorization": f"Bearer {key}"}
     for number in range(count):
         prompt = "The quick brown fox jumps over the lazy dog. " * 30 + f"Number {number % 3}?"
         body = {"model": running.model, "prompt": prompt, "max_tokens": 2, "stream": True}
         body["stream_options"] = {"include_usage": True}
-        async with running.session.post(url, json=body) as response:
+        async with running.session.post(url, json=body, headers=bearer) as response:
             await response.read()
-            assert response.status == 200
+            statuses.append(response.status)
         await asyncio.sleep(0.1)  # so that several scrapes see the counters move
+    return statuses
 
 
 async def eventually(prometheus, exprs, within_s=20.0):

@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.processes import until
 
@@ -41,6 +42,25 @@ def queries() -> Iterator[tuple[str, str, str]]:
             for target in panel["targets"]:
                 expr = target["expr"].replace("$__rate_interval", "30s").replace("$model", ".*")
                 yield path.stem, panel["title"], expr
+
+
+def series_in(text: str) -> set[tuple[str, frozenset[str]]]:
+    """Each series of an exposition: its name and the names of its labels."""
+    return {
+        (sample.name, frozenset(sample.labels))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def series_of_rules_test() -> set[tuple[str, frozenset[str]]]:
+    """The same of what the tests of the rules feed them, but for labels that scraping adds."""
+    tests = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules_test.yaml").read_text())
+    found = set()
+    for row in (row for test in tests["tests"] for row in test["input_series"]):
+        name, _, labels = row["series"].partition("{")
+        found.add((name, frozenset(re.findall(r"(\w+)=", labels)) - {"job", "instance"}))
+    return found
 
 
 def names_in(expr: str) -> set[str]:

@@ -76,6 +76,9 @@ async def test_the_usage_of_the_reply_corrects_the_guess(tmp_path):
         remaining = int(headers["x-ratelimit-remaining-tokens"])
         guess = len(json.dumps({**BODY, "max_tokens": 100})) // 4 + 100
         assert remaining == 1000 - 12 - guess
+        text = run.runtime.metrics.exposition().decode()
+        assert 'warmgate_tenant_used_total{budget="tokens",tenant="a"} 24.0' in text
+        assert 'warmgate_tenant_budget{budget="tokens",tenant="a"} 1000.0' in text
     await engine.stop()
 
 

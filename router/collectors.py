@@ -1,0 +1,141 @@
+"""Metrics that are read when they are asked for: what replicas, tokenizers and routers are now."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSample:
+    """A replica as `/metrics` shows it now."""
+
+    replica: str
+    is_healthy: bool
+    is_breaker_open: bool
+    in_flight: int
+    queued_tokens: int
+    index_blocks: int
+    trust: str
+    frames: int
+    gaps: int
+    resyncs: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSample:
+    """A local tokenizer as `/metrics` shows it now; `tokenizer`: the first model it serves."""
+
+    tokenizer: str
+    is_trusted: bool
+    verdicts: Mapping[str, int]
+    memo_bytes: int
+    memo_hits: int
+    memo_misses: int
+    stuck_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSample:
+    """What routers share, as `/metrics` shows it now. `failures`: round trips, by state."""
+
+    state: str
+    routers: int
+    failures: Mapping[str, int]
+    wipes: int
+
+
+class SharedCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[SharedSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        state = GaugeMetricFamily(
+            "warmgate_shared_state", "1 for the state of what routers share.", labels=["state"]
+        )
+        routers = GaugeMetricFamily("warmgate_shared_routers", "Routers known to run, with us.")
+        failures = CounterMetricFamily(
+            "warmgate_shared_failures", "Round trips that failed.", labels=["state"]
+        )
+        wipes = CounterMetricFamily("warmgate_shared_wipes", "Times the store came back empty.")
+        for sample in self._read():
+            state.add_metric([sample.state], 1)
+            routers.add_metric([], sample.routers)
+            wipes.add_metric([], sample.wipes)
+            for kind, count in sample.failures.items():
+                failures.add_metric([kind], count)
+        yield from (state, routers, failures, wipes)
+
+
+class TokenizerCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[TokenizerSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        label = ["tokenizer"]
+        trusted = GaugeMetricFamily(
+            "warmgate_tokenizer_trusted", "1 while its ids are believed to be the engine's.",
+            labels=label,
+        )  # fmt: skip
+        judged = CounterMetricFamily(
+            "warmgate_tokenizer_verdicts", "Prompts compared with the engine's own ids.",
+            labels=[*label, "verdict"],
+        )  # fmt: skip
+        memo = GaugeMetricFamily(
+            "warmgate_tokenizer_memo_bytes", "Text and ids that are remembered.", labels=label
+        )
+        pieces = CounterMetricFamily(
+            "warmgate_tokenizer_pieces", "Pieces of text by where their ids came from.",
+            labels=[*label, "source"],
+        )  # fmt: skip
+        stuck = GaugeMetricFamily(
+            "warmgate_tokenizer_stuck_threads", "Threads whose job is past its deadline.",
+            labels=label,
+        )  # fmt: skip
+        for sample in self._read():
+            name = [sample.tokenizer]
+            trusted.add_metric(name, sample.is_trusted)
+            memo.add_metric(name, sample.memo_bytes)
+            stuck.add_metric(name, sample.stuck_threads)
+            pieces.add_metric([*name, "memo"], sample.memo_hits)
+            pieces.add_metric([*name, "encoded"], sample.memo_misses)
+            for verdict, count in sample.verdicts.items():
+                judged.add_metric([*name, verdict], count)
+        yield from (trusted, judged, memo, pieces, stuck)
+
+
+class ReplicaCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[ReplicaSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        breaker = _gauge("replica_breaker_open", "1 while its circuit breaker lets nothing pass.")
+        healthy = _gauge("replica_healthy", "1 while the replica can be chosen.")
+        in_flight = _gauge("replica_in_flight", "Requests in flight at the replica.")
+        queued = _gauge("replica_queued_tokens", "Uncached prompt tokens without a first token.")
+        blocks = _gauge("index_blocks", "Blocks that the index says the replica holds.")
+        trust = _gauge("index_trust", "1 for the state of the index's trust in it.", "trust")
+        frames = _counter("event_frames", "Frames of KV events applied.")
+        gaps = _counter("event_gaps", "Gaps in the sequence of frames.")
+        resyncs = _counter("event_resyncs", "Times the replica's blocks were learnt anew.")
+        for sample in self._read():
+            label = [sample.replica]
+            healthy.add_metric(label, sample.is_healthy)
+            breaker.add_metric(label, sample.is_breaker_open)
+            in_flight.add_metric(label, sample.in_flight)
+            queued.add_metric(label, sample.queued_tokens)
+            blocks.add_metric(label, sample.index_blocks)
+            trust.add_metric([*label, sample.trust], 1)
+            frames.add_metric(label, sample.frames)
+            gaps.add_metric(label, sample.gaps)
+            resyncs.add_metric(label, sample.resyncs)
+        yield from (healthy, breaker, in_flight, queued, blocks, trust, frames, gaps, resyncs)
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"warmgate_{name}", text, labels=["replica", *labels])
+
+
+def _counter(name: str, text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"warmgate_{name}", text, labels=["replica"])
