@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 RECENT_HALF_LIFE_S = 30.0
 RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
 """A replica that always computes has so much `recent_ms`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True, gc=False):
     """What a replica has to do before and beside a new request.
 
     `queued_tokens`: uncached prompt tokens of requests without a first token yet.

@@ -69,7 +69,7 @@ class GenerationFields(msgspec.Struct, frozen=True, gc=False):
 
 def is_given(raw: Raw) -> bool:
     """False for a field that is missing or null."""
-    return bytes(memoryview(raw)[:5]) not in (b"", b"null")
+    return raw is not ABSENT and bytes(memoryview(raw)[:5]) not in (b"", b"null")
 
 
 def starts_with(raw: Raw, opening: bytes) -> bool:
@@ -79,7 +79,7 @@ def starts_with(raw: Raw, opening: bytes) -> bool:
 
 def scalar(raw: Raw) -> Any:
     """The decoded value of a field that is meant to be small; None if it is not."""
-    if not 0 < memoryview(raw).nbytes <= MAX_SCALAR_BYTES:
+    if raw is ABSENT or not 0 < memoryview(raw).nbytes <= MAX_SCALAR_BYTES:
         return None
     try:
         return msgspec.json.decode(raw)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -24,8 +24,7 @@ class Kind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(msgspec.Struct, frozen=True):
     """A parsed ask. `body` holds the client's bytes, unchanged; `salt` is its `cache_salt`."""
 
     path: str
@@ -46,6 +45,7 @@ DEFAULT_SESSION_HEADERS: Final = ("x-session-id",)
 _decode = msgspec.json.Decoder(GenerationFields).decode
 
 
+@lru_cache(maxsize=64)
 def kind_of(path: str) -> Kind:
     """The kind by the path's end, so that a prefix before `/v1` does not matter."""
     path = path.partition("?")[0].rstrip("/")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from router.blocks import BlockHash
 from router.index.protocol import PrefixIndex
 from router.index.reservations import Reservation, Reservations
@@ -24,8 +26,7 @@ RING_BLOCKS: Final = 8
 what is held already: prompts that share only what everybody has are not alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(Struct, frozen=True):
     """A prompt cut into one replica's blocks. `block_size` is 0 while it isn't known."""
 
     hashes: Sequence[BlockHash] = ()
@@ -39,8 +40,7 @@ class Prefix:
 NO_PREFIX: Final = Prefix()
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
+class Contender(Struct, frozen=True):
     """A replica that could serve, and the prompt in its blocks. `fleet`: who is like it."""
 
     replica_id: ReplicaId
@@ -48,8 +48,7 @@ class Contender:
     prefix: Prefix = NO_PREFIX
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True, gc=False):
     """What is to be placed. `session`: what stickiness keeps together, if the client said.
 
     `start_key` stands for the prompt's beginning where no contender's blocks are known.
@@ -60,8 +59,7 @@ class Ask:
     start_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A decision and all that it was made from. Nothing is booked yet."""
 
     query: RouteQuery
@@ -196,8 +194,7 @@ class Chooser:
         return _Memory(resident / size, footprint / size * answers.mean_ms, wait_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
+class _Memory(Struct, frozen=True, gc=False):
     """See `Candidate`."""
 
     full: float = 0.0

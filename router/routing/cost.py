@@ -1,7 +1,8 @@
 """What a choice costs, in milliseconds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from router.routing.query import Candidate, RouteQuery
 
@@ -30,8 +31,7 @@ def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     return candidate.ttft.predict_ms(uncached, wait_ms, candidate.running, hit_tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, gc=False):
     """What is normal in the fleet. `busy`: mean share of time that replicas computed of late;
     `queueing`: share of them that have prompts to compute now."""
 

@@ -1,8 +1,9 @@
 """What a policy answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from router.replicas import ReplicaId
 
@@ -24,8 +25,7 @@ class Reason(StrEnum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Replicas in order of preference. `costs_ms`: predicted TTFT by replica, where known."""
 
     replicas: tuple[ReplicaId, ...]

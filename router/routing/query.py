@@ -1,13 +1,12 @@
 """What a policy is asked, and what it may know of each replica."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from router.replicas import ReplicaId
 from router.routing.ttft import Ttft
 
 
-@dataclass(frozen=True, slots=True)
-class RouteQuery:
+class RouteQuery(Struct, frozen=True, gc=False):
     """One prompt. `ring_key`: what consistent hashing is over (its session, else its beginning).
 
     `prompt_tokens` is 0 when the prompt could not be tokenized.
@@ -17,8 +16,7 @@ class RouteQuery:
     ring_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True, gc=False):
     """A replica that can take the request now.
 
     `hit_tokens`: prompt tokens that it holds or is computing; `matched_tokens`: those that the

@@ -12,14 +12,16 @@ fades, so that few or one-sided samples stay near it. Formula: Bayesian linear r
 noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from router.replicas import ReplicaId
 
 
-@dataclass(frozen=True, slots=True)
-class Ttft:
+class Ttft(Struct, frozen=True, gc=False):
     """Milliseconds: fixed, per uncached token, per request that decodes beside it, per reused
     token (hashing, block tables, reading its keys and values)."""
 
@@ -29,7 +31,12 @@ class Ttft:
     ms_per_hit_token: float = 0.002
 
     def scaled(self, factor: float) -> "Ttft":
-        return Ttft(*(factor * value for value in self.values()))
+        return Ttft(
+            factor * self.base_ms,
+            factor * self.ms_per_token,
+            factor * self.ms_per_running,
+            factor * self.ms_per_hit_token,
+        )
 
     def values(self) -> tuple[float, float, float, float]:
         return self.base_ms, self.ms_per_token, self.ms_per_running, self.ms_per_hit_token
@@ -48,8 +55,7 @@ class Ttft:
         return self.base_ms + wait_ms + computing_ms + running * self.ms_per_running
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True, gc=False):
     """A prompt that was computed: what it had to be computed for, beside how many that decode."""
 
     uncached_tokens: int

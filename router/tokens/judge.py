@@ -61,6 +61,8 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class _Case:
     generation: Generation
+    ours: bytes | None = None
+    """Our ids, if they were made for the request itself."""
     reported: int | None = None
     """How many prompt tokens the engine counted, if a reply said so."""
 
@@ -97,7 +99,7 @@ class JudgedTokenizer:
         ids = await self.local.tokenize(generation)
         is_new = self.verdicts[Verdict.EQUAL] < self._limits.probation
         if is_new or self._rng.random() < self._limits.share:
-            self._examine(_Case(generation))
+            self._examine(_Case(generation, ids))
         return ids
 
     def observe_count(self, generation: Generation, ours: int, reported: int) -> None:
@@ -105,7 +107,7 @@ class JudgedTokenizer:
         if self._engine_counts_otherwise or not is_one_prompt(generation):
             return
         if ours != reported and (ours or not self.is_trusted):
-            self._examine(_Case(generation, reported))
+            self._examine(_Case(generation, reported=reported))
 
     async def run(self) -> None:
         """Compare what waits, one after the other, for ever."""
@@ -128,7 +130,9 @@ class JudgedTokenizer:
 
     async def _verdict(self, case: _Case) -> Verdict:
         try:
-            ours = await self.local.tokenize(case.generation)
+            ours = case.ours
+            if ours is None:
+                ours = await self.local.tokenize(case.generation)
         except TokenizeFailed:
             return Verdict.UNKNOWN
         try:
