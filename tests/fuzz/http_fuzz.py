@@ -3,8 +3,9 @@
     python -m tests.fuzz.http_fuzz [--cases 200000] [--seed 1] [--only NUMBER]
 
 Every case is one connection. Findings are: a 500 (or a status that no handler gives), a reply that
-does not come in time though the client has said that it sends no more, something still in flight,
-memory that grows, a log line about a bug, a router that is gone. `--only` plays one case again.
+does not come in time though the client has said that it sends no more, a request that aiohttp's own
+parser reads differently, something still in flight, memory that grows, a log line about a bug, a
+router that is gone. `--only` plays one case again.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from random import Random
 import psutil
 
 from tests.fuzz.http_grammar import conversation
+from tests.fuzz.reference import judge
 from tests.support.faults import Bed, bed, works
 from tests.support.processes import until
 
@@ -68,23 +70,30 @@ async def listen(
 
 async def play(run: Bed, seed: int, number: int, found: Findings) -> None:
     rng = Random(f"{seed}/{number}")
+    await talk(run, conversation(rng), rng.random(), f"case {number}", found)
+
+
+async def talk(run: Bed, pieces: list[bytes], chance: float, name: str, found: Findings) -> None:
+    """One connection that sends these pieces; `chance`: see `listen`."""
     host, port = run.router.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     raw = b""
     try:
         with contextlib.suppress(OSError):
-            for piece in conversation(rng):
+            for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
-            raw = await listen(reader, writer, rng.random())
+            raw = await listen(reader, writer, chance)
     except TimeoutError:
-        found.bad.append(f"case {number}: hangs")
+        found.bad.append(f"{name}: hangs")
     finally:
         writer.close()
+    if (difference := judge(b"".join(pieces)).disagreement(raw)) is not None:
+        found.bad.append(f"{name}: {difference}")
     for status in map(int, _STATUS.findall(raw)):
         found.statuses[status] += 1
         if status not in FINE:
-            found.bad.append(f"case {number}: status {status}")
+            found.bad.append(f"{name}: status {status}")
 
 
 async def fuzz(cases: int, seed: int) -> Findings:

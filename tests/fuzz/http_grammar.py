@@ -4,6 +4,8 @@ import gzip
 import json
 from random import Random
 
+from tests.fuzz.hot_grammar import hot_request, split
+
 METHODS = [
     b"POST",
     b"GET",
@@ -149,6 +151,8 @@ def mutated(data: bytes, rng: Random) -> bytes:
 
 def conversation(rng: Random) -> list[bytes]:
     """What one connection sends, in pieces: one or a few pipelined requests."""
+    if rng.random() < 0.5:
+        return split(hot_request(rng), rng)
     data = b"".join(request(rng) for _ in range(rng.choice((1, 1, 1, 2, 4))))
     cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 3))))
     return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]

@@ -1,0 +1,76 @@
+"""What a strict reader makes of the same bytes: aiohttp's parser, alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser
+
+from router.gateway.server import EdgeLimits
+
+REFUSAL = b"can be read in one way only"
+"""In the words of a reply to what is no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`heads`: requests whose head is good, before the first fault; `is_refused`: there is one.
+
+    `is_tunnel`: what follows one of them is no HTTP, so that nothing can be said of it.
+    """
+
+    heads: int
+    is_refused: bool = False
+    is_tunnel: bool = False
+
+    def disagreement(self, raw: bytes) -> str | None:
+        """What a listener that said `raw` has read differently, None if nothing."""
+        if self.is_tunnel:
+            return None
+        oks = raw.count(b"HTTP/1.1 200 ") + raw.count(b"HTTP/1.0 200 ")
+        refusals = raw.count(REFUSAL)
+        if refusals and not self.is_refused:
+            return "refuses what the reference takes"
+        if oks > self.heads:
+            return f"takes {oks} requests, the reference {self.heads}"
+        if refusals > 1:
+            return "goes on after a refusal"
+        if refusals and raw.rpartition(REFUSAL)[2].count(b"HTTP/1."):
+            return "answers what follows a refusal"
+        if raw and self.is_refused and not self.heads and not refusals and b" 408 " not in raw:
+            return "answers what the reference refuses"
+        return None
+
+
+def judge(data: bytes) -> Verdict:
+    """Of one connection's bytes, however they are cut."""
+    try:
+        messages, is_tunnel, _ = _parser().feed_data(data)
+    except HttpProcessingError:
+        return Verdict(_heads_before_the_fault(data), is_refused=True)
+    return Verdict(len(messages), is_tunnel=is_tunnel)
+
+
+def _heads_before_the_fault(data: bytes) -> int:
+    parser, heads = _parser(), 0
+    for at in range(len(data)):
+        try:
+            heads += len(parser.feed_data(data[at : at + 1])[0])
+        except HttpProcessingError:
+            break
+    return heads
+
+
+def _parser() -> HttpRequestParser:
+    limits, loop = EdgeLimits(), asyncio.get_running_loop()
+    return HttpRequestParser(
+        BaseProtocol(loop),
+        loop,
+        2**16,
+        max_line_size=limits.max_head_bytes,
+        max_field_size=limits.max_head_bytes,
+        max_headers=limits.max_headers,
+    )
