@@ -120,6 +120,9 @@ bench-latency: $(READY) ## what the gateway adds to a request of 8,000 tokens at
 soak-streams: $(READY) ## 500 streams for 10 minutes, with deaths and departures
 	$(BIN)/python -m tests.bench.soak
 
+bench-probes: $(READY) ## how soon probes and metrics answer while the gateway is busy
+	$(BIN)/python -m tests.bench.probes
+
 fuzz: $(READY) ## an hour's worth of mutated HTTP against the listener
 	$(BIN)/python -m tests.fuzz.http_fuzz
 

@@ -11,6 +11,7 @@ import psutil
 import yaml
 
 from tests.support.faults import CHAT, FaultyEngine, bed, works, works_slowly
+from tests.support.load import MOST_MS, ask_probes, hammered, quantile
 from tests.support.processes import start, until
 from tests.support.proxy import DONE, LAST, STREAM_HEAD, chunk, event
 from tests.support.tls import certificate
@@ -146,27 +147,17 @@ async def ask_anyhow(run):
     return (got.error or {}).get("code")
 
 
-async def test_probes_answer_at_once_under_full_load():
+async def test_probes_answer_within_100_ms_under_full_load():
     settings = ("listen.admin_port=0",)
     async with bed(works, works, settings=settings, is_ready=False) as run:
         admin = run.router.ready["admin_url"]
         await until(lambda: is_answer(run.session, admin + "/readyz", 200))
-        stop = asyncio.Event()
-
-        async def hammer():
-            while not stop.is_set():
-                await run.ask(is_stream=False)
-
-        hammers = [asyncio.create_task(hammer()) for _ in range(64)]
-        took = []
-        for path in ("/healthz", "/readyz", "/metrics") * 5:
-            began = time.monotonic()
-            assert await is_answer(run.session, admin + path, 200)
-            took.append(time.monotonic() - began)
-        stop.set()
-        await asyncio.gather(*hammers)
-        # this process shares its time with the load that it makes: the typical one counts
-        assert sorted(took)[len(took) // 2] < 0.2
+        async with hammered(run, 64):
+            took = await asyncio.to_thread(ask_probes, admin, 3.0)
+        # nine in ten: this process is the engine, and the machine may have others to serve
+        for path, times in took.items():
+            assert len(times) > 5, path
+            assert quantile(times, 0.9) < MOST_MS, path
         async with run.session.get(run.router.url + "/metrics") as response:
             assert response.status == 404
 

@@ -5,10 +5,12 @@ what happened. `alone`: what the client sees when there is no other replica. `sh
 None if the fault must not be seen at all.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -27,12 +29,14 @@ from tests.support.faults import (
     works,
 )
 from tests.support.processes import until
-from tests.support.proxy import DONE, LAST, STREAM_HEAD, chunk, json_reply, stream
+from tests.support.proxy import DONE, LAST, STREAM_HEAD, capture, chunk, json_reply, stream
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n"
 GARBAGE = b"\x16\x03\x01 this is no HTTP\r\n\r\n"
 TOO_LONG = b'{"error":{"message":"This model\'s maximum context length is 4096 tokens"}}'
 ROUNDS = 4
+MOST_GROWTH_BYTES = 24 * 2**20
+"""Far less than the replies of a round hold: what is kept would show."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,6 +65,7 @@ UNREACHABLE = (502, "replica_unreachable")
 FAILED = (502, "replica_failed")
 LATE = (504, "replica_timeout")
 ROWS = [
+    # a paused vLLM does so: its /health stays well
     *both("hangs before headers", says(b"", then="hang"), LATE, "replica_failed", also_shared=True),
     Row("hangs mid-way", False, says(JSON_HEAD + ANSWER[:99], then="hang"), LATE,
         "replica_failed", also_shared=True),
@@ -86,6 +91,8 @@ ROWS = [
     *both("answers 503", status(b"503 Service Unavailable"), (503, ""), "replica_error"),
     *both("its queue is full", status(b"503 Service Unavailable", b"",
           b'{"error":{"message":"queue full"}}'), (503, ""), "replica_error"),
+    *both("its queue is full, in vLLM's words", says(capture("error-503-queue-full")), (503, ""),
+          "replica_error"),
     *both("answers 504", status(b"504 Gateway Timeout"), (504, ""), "replica_error"),
     *both("sends garbage", says(GARBAGE), FAILED, "replica_failed"),
     *both("aborts without a token", says(json_reply(ABORTED), ABORTED_STREAM), FAILED,
@@ -93,6 +100,8 @@ ROWS = [
     Row("says in the stream that it died", True,
         says(b"", STREAM_HEAD + BEGINNING[len(STREAM_HEAD):] + chunk(ERROR_EVENT) + chunk(DONE)
              + LAST), (200, ""), "replica_error", also_shared=True),
+    Row("says in the stream that it died, in vLLM's words", True,
+        says(b"", capture("engine-died-stream")), (200, ""), "replica_error", also_shared=True),
     Row("sends 10 MB without a newline", False, says(json_reply(b'"' + b"x" * 10_000_000 + b'"')),
         (200, None), "ok", also_shared=True, blames=False),
     Row("sends 10 MB without a newline", True, says(stream(LONG_LINE, b"\n\n", DONE)),
@@ -192,3 +201,23 @@ async def test_another_replica_answers_where_nothing_was_sent_yet(shared, row):
         else:
             assert bad == []
         await until(lambda: counts.are(requests=ROUNDS))
+
+
+async def test_after_faults_memory_and_descriptors_are_back(shared):
+    router = psutil.Process(shared.router.process.pid)
+    # not those that hang, or that say for how long they are full: they only take time
+    quick = [row for row in ROWS if row.sees[0] in (200, 502) and "hangs" not in row.name]
+
+    async def suffer(times: int) -> None:
+        for row in quick * times:
+            async with failing(shared, row):
+                await asyncio.gather(*(shared.ask(is_stream=row.is_stream) for _ in range(6)))
+
+    async def is_closed() -> bool:
+        return bool(router.num_fds() <= descriptors + 8)
+
+    await suffer(1)
+    memory, descriptors = router.memory_info().rss, router.num_fds()
+    await suffer(2)
+    await until(is_closed)
+    assert router.memory_info().rss - memory < MOST_GROWTH_BYTES
