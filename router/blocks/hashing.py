@@ -65,12 +65,9 @@ def hash_blocks(
     view = memoryview(tokens).cast("B")
     blocks = Struct(f"{step}s").iter_unpack(view[: len(view) // step * step])
     digest = xxh3_64_intdigest
-    hashes: list[BlockHash] = []
     if items is None:
-        for (block,) in blocks:
-            seed = digest(block, seed)
-            hashes.append(seed)
-        return hashes
+        return [seed := digest(block, seed) for (block,) in blocks]
+    hashes: list[BlockHash] = []
     for number, (block,) in enumerate(blocks):
         seed = digest(block, seed ^ items.get(number, 0))
         hashes.append(seed)

@@ -129,6 +129,8 @@ class Holders:
         """These blocks lie in the replica's tray no longer. Each must be marked, and come once."""
         tray = self.tray
         masks = list(map(tray.pop, blocks))
+        if masks.count(bit) == len(masks):  # nobody else's: the usual case
+            return
         for block, mask in zip(blocks, masks, strict=True):
             if mask != bit:
                 tray[block] = mask ^ bit

@@ -14,6 +14,7 @@ from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
 from router.index.arena import Arena, Keys, Slots
 from router.index.parking import ParkingLot
 from router.index.table import Table
+from router.index.tray import Removals, Tray
 
 ShelfKey: TypeAlias = "int | str | None"
 """The KV cache group of a shelf, as the engine numbers it (None: it names none), or GUESSES."""
@@ -86,8 +87,6 @@ class Shelf:
         "parked",
         "table",
         "tray",
-        "tray_copies",
-        "tray_depths",
     )
 
     def __init__(self, arena: Arena, parked: ParkingLot) -> None:
@@ -95,13 +94,9 @@ class Shelf:
         self.table = Table(arena)
         self.parked = parked
         self.extra_copies: dict[int, int] = {}
-        self.tray: dict[EngineHash, BlockHash] = {}
-        """Handle → block of what was stored last; see `trays`."""
-        self.tray_depths: dict[EngineHash, int] = {}
-        """The depths of what lies in the tray, in the same order. (A dict of pairs would keep the
-        garbage collector busy.)"""
-        self.tray_copies: dict[EngineHash, int] = {}
-        self.gone: dict[EngineHash, None] = {}
+        self.tray = Tray()
+        """What was stored last; see `trays`."""
+        self.gone = Removals()
         """What is to be removed from the table."""
 
     def add_copy(self, key: int) -> None:
@@ -156,7 +151,7 @@ class Holdings:
     def held(self, arena: Arena) -> Iterator[BlockHash]:
         """Every block held; one that several engine hashes stand for comes several times."""
         for shelf in self.shelves.values():
-            yield from shelf.tray.values()
+            yield from shelf.tray.blocks()
             for slots in shelf.table.chunks(4096):
                 yield from arena.values[slots].tolist()
 

@@ -173,8 +173,16 @@ class Table:
             self._take_back(keys[wanted])
             raise
         self.count += len(wanted)
-        if (len(left) and self._split_when_due()) or has_split:
+        if len(left) and self._split_when_due():
             slots[:] = self.find_many(keys)
+        elif has_split:
+            self._follow_splits(keys, slots)
+
+    def _follow_splits(self, keys: Keys, slots: Slots) -> None:
+        """Put right where the keys are: an entry keeps its place when it moves to another row."""
+        homes = self._directory.rows_of(keys) * ROW_SLOTS + slots % ROW_SLOTS
+        moved = self._arena.keys[homes] == keys
+        slots[moved] = homes[moved]
 
     def _take_back(self, keys: Keys) -> None:
         slots = self.find_many(keys)
@@ -189,23 +197,14 @@ class Table:
         return len(rows) > 0
 
     def _place_all(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> None:
-        """Put keys into their rows' free slots, as many as fit."""
+        """Put keys into their rows' free slots, as many as fit.
+
+        Keys of one row want the same place; the losers try again. Nearly all win within four
+        rounds, so that is cheaper than to sort them by rows.
+        """
         left = self._place(keys, left, places, slots)
-        if not len(left):
-            return
-        rows = self._directory.rows_of(keys[left])
-        order = np.argsort(rows, kind="stable")
-        rows, left = rows[order], left[order]
-        begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-        counts = np.diff(np.append(begins, len(rows)))
-        ranks = np.arange(len(rows)) - np.repeat(begins, counts)
-        taken = self._arena.rows[rows[begins]] != _NOTHING
-        free_first = np.argsort(taken, axis=1, kind="stable")
-        fits = ranks < np.repeat(ROW_SLOTS - taken.sum(axis=1), counts)
-        which = np.repeat(np.arange(len(begins)), counts)[fits]
-        chosen = rows[fits] * ROW_SLOTS + free_first[which, ranks[fits]]
-        self._arena.keys[chosen] = keys[left[fits]]
-        slots[left[fits]] = chosen
+        while len(left):
+            left = self._place(keys, left, self._places(keys[left]), slots)
 
     def _places(self, keys: Keys) -> Slots:
         """A free slot for each key, if its row has one."""

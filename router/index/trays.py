@@ -22,6 +22,7 @@ from router.index.holders import Holders
 from router.index.holdings import Holdings, Shelf, key_of, keys_of
 from router.index.stats import IndexStats
 from router.index.table import ABSENT
+from router.index.tray import Removals, Tray
 
 TRAY_BYTES: Final = 300
 """What a block in a tray takes, about."""
@@ -60,38 +61,31 @@ class Trays:
         depth: int,
     ) -> None:
         """One more copy of blocks that follow one another, the first at `depth`."""
-        tray, before = shelf.tray, len(shelf.tray)
-        if len(set(handles)) == len(handles) and tray.keys().isdisjoint(handles):
-            tray.update(zip(handles, blocks, strict=True))
-            shelf.tray_depths.update(zip(handles, range(depth, depth + len(blocks)), strict=True))
+        before = len(shelf.tray)
+        if shelf.tray.add_new(handles, blocks, depth):
             self._mark(holdings, blocks)
         else:
             for number, (handle, block) in enumerate(zip(handles, blocks, strict=True), depth):
                 self._hold_one(holdings, shelf, handle, block, number)
-        self.blocks += len(tray) - before
+        self.blocks += len(shelf.tray) - before
 
     def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
         """One copy less of each. Unknown ones are noted where they may be parked, and counted."""
-        tray = shelf.tray
-        for handle in handles:
-            if handle in tray:
-                self._remove_lying(holdings, shelf, handle)
-                continue
-            if handle in shelf.gone:  # a further copy
-                self.settle_shelf(holdings, shelf)
-            shelf.gone[handle] = None
-        if shelf.gone:
+        if shelf.tray.holds_any(handles):
+            handles = self._remove_lying(holdings, shelf, handles)
+        if handles:
+            shelf.gone.add(handles)
             self._unsettled[id(shelf)] = holdings, shelf
             if shelf.parked or len(shelf.gone) >= _GONE_AT_MOST:
                 self.settle_shelf(holdings, shelf)
 
     def find(self, shelf: Shelf, handle: EngineHash) -> tuple[BlockHash, int] | None:
         """A held block and its depth."""
-        lying = shelf.tray.get(handle)
+        lying = shelf.tray.find(handle)
         if lying is not None:
-            return lying, shelf.tray_depths[handle]
+            return lying
         slot = shelf.table.find(key_of(handle))
-        if slot == ABSENT or handle in shelf.gone:
+        if slot == ABSENT or (shelf.gone and handle in shelf.gone):
             return None
         return self.arena.value_cells[slot], self.arena.depth_cells[slot]
 
@@ -104,44 +98,44 @@ class Trays:
         """Apply a shelf's removals that wait."""
         self._unsettled.pop(id(shelf), None)
         if shelf.gone:
-            gone, shelf.gone = tuple(shelf.gone), {}
-            self.books.remove(holdings, shelf, gone)
+            gone, shelf.gone = shelf.gone, Removals()
+            for handles in gone.rounds():
+                self.books.remove(holdings, shelf, handles)
 
     def is_due(self, shelf: Shelf) -> bool:
         """Is there enough in a tray to be put away?"""
-        return len(shelf.tray) >= _TRAY_AT_MOST
+        return shelf.tray.size >= _TRAY_AT_MOST
 
     def put_away(self, holdings: Holdings, shelf: Shelf) -> None:
         """Empty a tray into the tables. ArenaFull: what found no room is forgotten, and counted."""
         self.settle_shelf(holdings, shelf)
-        handles = tuple(shelf.tray)
-        if not handles:
+        if not shelf.tray:
+            shelf.tray = Tray()
             return
-        blocks, depths = shelf.tray.values(), shelf.tray_depths.values()
-        copies, is_plain = shelf.tray_copies, not holdings.tray_others
+        tray, is_plain = shelf.tray, not holdings.tray_others
         self.drop(holdings, shelf)
+        handles, blocks, depths = tray.handles(), tray.blocks(), tray.depths()
         if is_plain:
             numbers = np.frombuffer(array("Q", blocks), np.uint64)
-            deep = np.fromiter(depths, np.int64, len(depths))
-            self.books.hold(holdings, shelf, keys_of(handles), numbers, deep)
+            self.books.hold(holdings, shelf, keys_of(handles), numbers, depths)
         else:
-            for handle, block, depth in zip(handles, blocks, depths, strict=True):
+            for handle, block, depth in zip(handles, blocks, depths.tolist(), strict=True):
                 self.books.hold_one(holdings, shelf, key_of(handle), block, depth)
-        for handle, count in copies.items():
+        for handle, count in tray.copies.items():
             for _ in range(count):
                 self.books.add_copy(shelf, key_of(handle))
 
     def drop(self, holdings: Holdings, shelf: Shelf) -> None:
         """Forget what lies in a tray and what waits to be removed."""
         self._unsettled.pop(id(shelf), None)
-        blocks = list(shelf.tray.values())
+        blocks = shelf.tray.blocks()
         if holdings.tray_others:
             for block in blocks:
                 self._unmark(holdings, block)
         else:
             self.holders.unmark_many(blocks, holdings.bit)
         self.blocks -= len(blocks)
-        shelf.tray, shelf.tray_depths, shelf.tray_copies, shelf.gone = {}, {}, {}, {}
+        shelf.tray, shelf.gone = Tray(), Removals()
 
     def _mark(self, holdings: Holdings, blocks: Sequence[BlockHash]) -> None:
         masks, bit = self.holders.tray, holdings.bit
@@ -167,26 +161,33 @@ class Trays:
     def _hold_one(
         self, holdings: Holdings, shelf: Shelf, handle: EngineHash, block: BlockHash, depth: int
     ) -> None:
-        known = shelf.tray.get(handle)
+        tray = shelf.tray
+        known = tray.block(handle)
         if known == block:
-            shelf.tray_copies[handle] = shelf.tray_copies.get(handle, 0) + 1
+            tray.copies[handle] = tray.copies.get(handle, 0) + 1
             return
         if known is not None:
             self.stats.conflicts += 1
-            shelf.tray_copies.pop(handle, None)
-            self._unmark(holdings, known)
-        shelf.tray[handle] = block
-        shelf.tray_depths[handle] = depth
+            self._unmark(holdings, tray.pop(handle))
+        tray.add_new((handle,), (block,), depth)
         self._mark(holdings, (block,))
 
-    def _remove_lying(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
-        self.stats.removed += 1
-        extra = shelf.tray_copies.get(handle, 0)
-        if extra > 1:
-            shelf.tray_copies[handle] = extra - 1
-        elif extra == 1:
-            del shelf.tray_copies[handle]
-        else:
-            self.blocks -= 1
-            del shelf.tray_depths[handle]
-            self._unmark(holdings, shelf.tray.pop(handle))
+    def _remove_lying(
+        self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]
+    ) -> list[EngineHash]:
+        """Take copies out of the tray; returns the handles that don't lie there."""
+        others, copies = [], shelf.tray.copies
+        for handle in handles:
+            if handle not in shelf.tray:
+                others.append(handle)
+                continue
+            self.stats.removed += 1
+            extra = copies.get(handle, 0)
+            if extra > 1:
+                copies[handle] = extra - 1
+            elif extra == 1:
+                del copies[handle]
+            else:
+                self.blocks -= 1
+                self._unmark(holdings, shelf.tray.pop(handle))
+        return others
