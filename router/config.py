@@ -87,8 +87,8 @@ def parse_replica(text: str) -> dict[str, Any]:
         return {"id": text.split("://")[-1].rstrip("/"), "url": text}
     pairs = dict(part.partition("=")[::2] for part in text.split(","))
     values: dict[str, Any] = dict(pairs)
-    if "rank" in pairs:
-        values["rank"] = _scalar(pairs["rank"])
+    numbers = pairs.keys() & {"rank", "cache_tokens", "distance_ms"}
+    values |= {key: _scalar(pairs[key]) for key in numbers}
     return values
 
 
@@ -101,6 +101,8 @@ def to_replica(settings: ReplicaSettings) -> Replica:
         replay_url=settings.replay,
         topic=settings.topic,
         rank=settings.rank,
+        cache_tokens=settings.cache_tokens,
+        distance_ms=settings.distance_ms,
     )
 
 

@@ -6,15 +6,23 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
+
+import aiohttp
+import zmq.asyncio
 
 from router.config import ConfigError
 from router.events.keeper import Keeper
+from router.events.seeds import gather_seeds
 from router.events.silence import Silence
+from router.events.sources import DialSources, choose_sources
 from router.events.zmq_source import DialTimes
+from router.index.memory import MemoryIndex
 from router.index.reservations import NoSiblings, Reservations, Siblings
 from router.metrics import Metrics
 from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
+from router.replicas import Pool
 from router.replicas.breaker import BreakerTimes
 from router.replicas.health import Prober
 from router.settings import (
@@ -24,6 +32,7 @@ from router.settings import (
     RouterConfig,
     SharedSettings,
     TenantsSettings,
+    TokensSettings,
 )
 from router.shared import (
     BadUrl,
@@ -46,6 +55,19 @@ from router.tenants import (
     OpenGate,
     RedisLedger,
 )
+from router.tokens import (
+    BadTemplate,
+    JudgeLimits,
+    NullTokenizer,
+    RemoteLimits,
+    RemoteTokenizer,
+    Tokenizer,
+    Tokenizers,
+    UnusableModelDir,
+    assemble,
+    model_sources,
+)
+from router.tokens import Limits as TokenLimits
 
 
 def breaker_times(health: HealthSettings) -> BreakerTimes:
@@ -144,3 +166,47 @@ def gate(
     return KeyedGate(
         keys, ledger, settings.default_output_tokens, metrics.count_refusal, metrics.count_use
     )
+
+
+def tokens(
+    settings: TokensSettings, session: aiohttp.ClientSession, pool: Pool, rng: Random
+) -> Tokenizers:
+    """Local where a directory is given, else a replica's; the local one's failures go there too."""
+    share = settings.memo_bytes // 2 if settings.remote else settings.memo_bytes
+    limits = TokenLimits(deadline_s=settings.deadline_ms / 1e3, memo_bytes=share)
+    engine: Tokenizer = NullTokenizer()
+    if settings.remote:
+        engine = RemoteTokenizer(
+            session,
+            lambda model: [member.replica.url for member in pool.available(model)],
+            rng=rng,
+            limits=RemoteLimits(limits.deadline_s, memo_bytes=share),
+        )
+    try:
+        sources = model_sources(settings.models, settings.default, settings.engines)
+        judge = JudgeLimits(share=settings.judge_share)
+        return assemble(sources, engine, limits=limits, judge=judge, rng=rng)
+    except (UnusableModelDir, BadTemplate, OSError) as exc:
+        raise ConfigError(f"tokens: {exc}") from exc
+
+
+async def keeper(
+    config: RouterConfig, index: MemoryIndex, dial: DialSources, supervisor: Supervisor
+) -> Keeper:
+    memory, bind = config.index, config.events.bind
+    sources = choose_sources(bind, dial, lambda work: supervisor.run("bind", work))
+    wait_s = memory.restore_timeout_s / 2
+    seeds = await gather_seeds(dial.session, memory.siblings, memory.snapshot_file, wait_s)
+    return Keeper(index, sources, dial.shape_of, seeds)
+
+
+def zmq_context(stack: AsyncExitStack) -> zmq.asyncio.Context:
+    context = zmq.asyncio.Context()
+    stack.callback(context.destroy, linger=0)
+    return context
+
+
+def session(tls: ssl.SSLContext, *, once: bool) -> aiohttp.ClientSession:
+    """`once`: each connection carries one request."""
+    connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once)
+    return aiohttp.ClientSession(connector=connector)

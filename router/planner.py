@@ -195,5 +195,6 @@ class Planner:
                 seed = prefix_seed(generation.salt, adapter)
                 prefix = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
                 made[size, adapter] = prefix
-            contenders.append(Contender(member.id, member.base_model, prefix))
+            distance_ms = member.replica.distance_ms
+            contenders.append(Contender(member.id, member.base_model, prefix, distance_ms))
         return contenders

@@ -10,16 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
-import aiohttp
-import zmq.asyncio
-
 from router import log, parts
 from router.collectors import ReplicaSample
-from router.config import ConfigError, probe_times, to_replica
+from router.config import probe_times, to_replica
 from router.discover import discover
 from router.events.keeper import Keeper
-from router.events.seeds import gather_seeds
-from router.events.sources import DialSources, choose_sources
+from router.events.sources import DialSources
 from router.events.upkeep import Upkeep
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
@@ -33,24 +29,14 @@ from router.replicas.breaker import Position
 from router.replicas.discovery import Discovery, StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Chooser, Speeds
-from router.settings import RouterConfig, TokensSettings
+from router.settings import RouterConfig
 from router.shared import Peers
 from router.supervise import Supervisor
 from router.tenants import Gate
 from router.tls import tls_to_replicas
 from router.tokens import (
-    BadTemplate,
-    JudgeLimits,
-    NullTokenizer,
-    RemoteLimits,
-    RemoteTokenizer,
-    Tokenizer,
     Tokenizers,
-    UnusableModelDir,
-    assemble,
-    model_sources,
 )
-from router.tokens import Limits as TokenLimits
 
 
 @dataclass(slots=True)
@@ -173,7 +159,13 @@ class Runtime:
         is_first_probe = not member.is_healthy and member.last_error == "not probed yet"
         return is_first_probe or (member.is_healthy and self.keeper.is_learning(member.id))
 
+    def learn_cache(self, member: Member) -> None:
+        """How large a replica's cache is: its engine was asked, or its settings say."""
+        if self.pool.get(member.id) is member:
+            self.planner.chooser.cache_tokens[member.id] = member.cache_tokens
+
     def _join(self, member: Member) -> None:
+        self.learn_cache(member)
         self.supervisor.run(f"health {member.id}", lambda: self.prober.watch(member))
         self.supervisor.run(f"events {member.id}", lambda: self.keeper.keep(member))
 
@@ -181,28 +173,27 @@ class Runtime:
         for task in ("health", "events"):
             await self.supervisor.stop(f"{task} {member.id}")
         self.index.forget(member.id)
-        self.speeds.forget(member.id)
-        self.reservations.forget(member.id)
+        self.planner.chooser.forget(member.id)
 
 
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     clock, rng = time.monotonic, Random()
     tls = tls_to_replicas(config.forward.tls_ca, config.forward.tls_cert)
-    session = await stack.enter_async_context(_session(tls, once=False))
-    probing = await stack.enter_async_context(_session(tls, once=True))
+    session = await stack.enter_async_context(parts.session(tls, once=False))
+    probing = await stack.enter_async_context(parts.session(tls, once=True))
     forwarder = parts.forwarder(config, tls, stack)
-    dial = DialSources(_zmq(stack), session, parts.dial_times(config.events))
+    dial = DialSources(parts.zmq_context(stack), session, parts.dial_times(config.events))
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     siblings = parts.siblings(config.shared, clock, stack)
     reservations, speeds = Reservations(clock, siblings=siblings), Speeds()
     index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
-    tokens = _tokens(config.tokens, session, pool, rng)
+    tokens = parts.tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
     runtime: Runtime
     metrics = Metrics(lambda: runtime.samples(), tokens.samples, lambda: [peers.sample()])
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
-    keeper = await _keeper(config, index, dial, supervisor)
+    keeper = await parts.keeper(config, index, dial, supervisor)
     upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
     upkeep.start(supervisor.run, stack.push_async_callback)
     test = SelfTest(
@@ -231,7 +222,14 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         keeper=keeper,
         upkeep=upkeep,
         peers=peers,
-        prober=Prober(pool, probing, probe_times(config.health), rng, forwarder.pool.refused),
+        prober=Prober(
+            pool,
+            probing,
+            probe_times(config.health),
+            rng,
+            on_refused=forwarder.pool.refused,
+            on_report=lambda member: runtime.learn_cache(member),
+        ),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
         readiness=Readiness(clock() + config.index.restore_timeout_s),
@@ -244,47 +242,3 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         tls=tls,
     )
     return runtime
-
-
-def _tokens(
-    settings: TokensSettings, session: aiohttp.ClientSession, pool: Pool, rng: Random
-) -> Tokenizers:
-    """Local where a directory is given, else a replica's; the local one's failures go there too."""
-    share = settings.memo_bytes // 2 if settings.remote else settings.memo_bytes
-    limits = TokenLimits(deadline_s=settings.deadline_ms / 1e3, memo_bytes=share)
-    engine: Tokenizer = NullTokenizer()
-    if settings.remote:
-        engine = RemoteTokenizer(
-            session,
-            lambda model: [member.replica.url for member in pool.available(model)],
-            rng=rng,
-            limits=RemoteLimits(limits.deadline_s, memo_bytes=share),
-        )
-    try:
-        sources = model_sources(settings.models, settings.default, settings.engines)
-        judge = JudgeLimits(share=settings.judge_share)
-        return assemble(sources, engine, limits=limits, judge=judge, rng=rng)
-    except (UnusableModelDir, BadTemplate, OSError) as exc:
-        raise ConfigError(f"tokens: {exc}") from exc
-
-
-async def _keeper(
-    config: RouterConfig, index: MemoryIndex, dial: DialSources, supervisor: Supervisor
-) -> Keeper:
-    memory, bind = config.index, config.events.bind
-    sources = choose_sources(bind, dial, lambda work: supervisor.run("bind", work))
-    wait_s = memory.restore_timeout_s / 2
-    seeds = await gather_seeds(dial.session, memory.siblings, memory.snapshot_file, wait_s)
-    return Keeper(index, sources, dial.shape_of, seeds)
-
-
-def _zmq(stack: AsyncExitStack) -> zmq.asyncio.Context:
-    context = zmq.asyncio.Context()
-    stack.callback(context.destroy, linger=0)
-    return context
-
-
-def _session(tls: ssl.SSLContext, *, once: bool) -> aiohttp.ClientSession:
-    """`once`: each connection carries one request."""
-    connector = aiohttp.TCPConnector(limit=0, ssl=tls, force_close=once)
-    return aiohttp.ClientSession(connector=connector)

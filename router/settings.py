@@ -18,6 +18,7 @@ def _doc(text: str, **limits: Any) -> Meta:
 
 Seconds = float
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
 
 
 class ReplicaSettings(Settings, frozen=True):
@@ -29,6 +30,10 @@ class ReplicaSettings(Settings, frozen=True):
     replay: Annotated[str | None, _doc("ZeroMQ endpoint that replays past events.")] = None
     topic: Annotated[str, _doc("Prefix of the topics to subscribe to.")] = ""
     rank: Annotated[int | None, _doc("Data-parallel rank behind a URL that several share.")] = None
+    cache_tokens: Annotated[
+        Positive | None, _doc("Tokens that its cache holds; none: what its /metrics says.")
+    ] = None
+    distance_ms: Annotated[float, _doc("Time on the way to it and back, in ms.", ge=0)] = 0.0
 
 
 class DiscoverySettings(Settings, frozen=True):

@@ -64,9 +64,7 @@ class SimRouter:
     def forget(self, replica_id: str) -> None:
         """The replica left, or died: as the gateway does."""
         self.index.forget(replica_id)
-        self.chooser.speeds.forget(replica_id)
-        self.chooser.reservations.forget(replica_id)
-        self.chooser.history.forget(replica_id)
+        self.chooser.forget(replica_id)
 
 
 def policy_maker(name: str) -> Callable[[Random], Policy]:

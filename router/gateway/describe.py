@@ -31,5 +31,7 @@ def _describe(runtime: Runtime, member: Member) -> dict[str, Any]:
         "block_sizes": sorted(runtime.index.block_sizes(member.id)),
         "load": load,
         "in_flight": load.in_flight,
+        "cache_tokens": member.cache_tokens,
+        "engine": member.report,
         "ttft_model": runtime.speeds.of(member.id, member.base_model),
     }

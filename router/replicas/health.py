@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import aiohttp
 from router.errors import OWN_SHORTAGES
 from router.replicas.pool import Member, Pool
 from router.replicas.replica import Replica
+from router.replicas.report import read_report
 from router.replicas.times import ProbeTimes
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ class Prober:
     rng: Random = field(default_factory=Random)
     on_refused: Callable[[str], None] = lambda url: None
     """A URL's port refuses: what waits for a reply there waits in vain."""
+    on_report: Callable[[Member], None] = lambda member: None
+    """A replica was asked what its engine says of itself; see `Member.report`."""
     _wake: dict[str, asyncio.Event] = field(default_factory=dict)
     _doubted: set[str] = field(default_factory=set)
 
@@ -88,6 +92,7 @@ class Prober:
         if not member.is_healthy:
             log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(models)))
         self.pool.mark_up(member.id, models)
+        await self._ask_report(member)
         return 0
 
     def _out(self, member: Member, error: str) -> None:
@@ -99,6 +104,15 @@ class Prober:
         async with self.session.get(replica.url + "/health") as response:
             if response.status >= 400:
                 raise ValueError(f"GET /health answered {response.status}")
+
+    async def _ask_report(self, member: Member) -> None:
+        """An engine without metrics, or with slow ones, is no worse a replica."""
+        url = member.replica.url + "/metrics"
+        with suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            async with asyncio.timeout(self.times.timeout_s), self.session.get(url) as response:
+                if response.status == 200:
+                    member.report = read_report(await response.text(), member.replica.rank or 0)
+        self.on_report(member)
 
     async def _ask_models(self, replica: Replica) -> dict[str, dict[str, Any]]:
         async with self.session.get(replica.url + "/v1/models") as response:

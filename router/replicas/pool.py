@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from router.replicas.breaker import DEFAULT_TIMES, Breaker, BreakerTimes
 from router.replicas.replica import Replica, ReplicaId
+from router.replicas.report import EngineReport
+
+NO_REPORT: Final = EngineReport()
 
 
 @dataclass(slots=True, eq=False)
@@ -13,7 +16,7 @@ class Member:
     """A replica in the pool, with what probes and traffic have shown of it.
 
     `models`: rows of its GET /v1/models by name. `since`: when health last changed. `full_until`:
-    it asked to be spared until then.
+    it asked to be spared until then. `report`: what the engine said of itself last.
     """
 
     replica: Replica
@@ -23,6 +26,7 @@ class Member:
     is_healthy: bool = False
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     last_error: str = "not probed yet"
+    report: EngineReport = NO_REPORT
 
     @property
     def id(self) -> ReplicaId:
@@ -32,6 +36,11 @@ class Member:
     def base_model(self) -> str:
         """The first model that is no adapter: what its speed depends on. "" before a probe."""
         return next((name for name in self.models if not self.is_adapter(name)), "")
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many its cache holds, by the settings or by itself; 0: nobody says."""
+        return self.replica.cache_tokens or self.report.cache_tokens or 0
 
     def serves(self, model: str) -> bool:
         return model in self.models

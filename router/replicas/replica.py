@@ -12,7 +12,8 @@ class Replica:
 
     `url`: base of its HTTP API, without a trailing slash. `events_url`, `replay_url`: ZeroMQ
     endpoints to dial (None: it publishes nothing that we dial). `topic`: subscription prefix.
-    `rank`: its data-parallel rank behind a URL that several replicas share.
+    `rank`: its data-parallel rank behind a URL that several replicas share. `cache_tokens`: how
+    many its cache holds, for one that doesn't say so itself. `distance_ms`: there and back.
     """
 
     id: ReplicaId
@@ -21,3 +22,5 @@ class Replica:
     replay_url: str | None = None
     topic: str = ""
     rank: int | None = None
+    cache_tokens: int | None = None
+    distance_ms: float = 0.0

@@ -41,11 +41,15 @@ NO_PREFIX: Final = Prefix()
 
 
 class Contender(Struct, frozen=True):
-    """A replica that could serve, and the prompt in its blocks. `fleet`: who is like it."""
+    """A replica that could serve, and the prompt in its blocks.
+
+    `fleet`: who is like it. `distance_ms`: the way there and back.
+    """
 
     replica_id: ReplicaId
     fleet: str
     prefix: Prefix = NO_PREFIX
+    distance_ms: float = 0.0
 
 
 class Ask(Struct, frozen=True, gc=False):
@@ -90,10 +94,10 @@ class Claim:
         ttft_ms = (chooser.clock() - booked.booked_at) * 1e3
         batch = chooser.reservations.computed(booked)
         if batch is not None and batch.is_lesson:
-            fleet = self.choice.contenders[booked.replica_id].fleet
-            service_ms = (batch.ended - batch.began) * 1e3
+            where = self.choice.contenders[booked.replica_id]
+            service_ms = max((batch.ended - batch.began) * 1e3 - where.distance_ms, 0.0)
             sample = Sample(batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms)
-            chooser.speeds.observe(booked.replica_id, fleet, sample)
+            chooser.speeds.observe(booked.replica_id, where.fleet, sample)
         return ttft_ms
 
     def release(self, answer_tokens: int | None = None) -> None:
@@ -113,6 +117,13 @@ class Chooser:
     history: History = field(default_factory=History)
     cache_tokens: dict[ReplicaId, int] = field(default_factory=dict)
     """How large each replica's cache is, where it has said so."""
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """The replica left. What the index knows of it is the index's own to forget."""
+        self.speeds.forget(replica_id)
+        self.reservations.forget(replica_id)
+        self.history.forget(replica_id)
+        self.cache_tokens.pop(replica_id, None)
 
     def consider(self, ask: Ask, contenders: Sequence[Contender]) -> Choice:
         """Where this would go, and why. No side effect but a policy's own turn."""
@@ -176,6 +187,7 @@ class Chooser:
                     full=memory.full,
                     memory_ms=memory.use_ms,
                     memory_wait_ms=memory.wait_ms,
+                    distance_ms=contender.distance_ms,
                 )
             )
         return candidates

@@ -25,7 +25,8 @@ class Candidate(Struct, frozen=True, gc=False):
     long each. `full`: share of its
     cache that requests in flight hold (0 if its size isn't known). `memory_ms`: the prompt's
     footprint as a share of that cache, times how long an answer takes. `memory_wait_ms`: until so
-    much is free, by what ends there. `ttft`: what it has shown of its speed.
+    much is free, by what ends there. `distance_ms`: the way there and back. `ttft`: what it has
+    shown of its speed.
     """
 
     replica_id: ReplicaId
@@ -41,3 +42,4 @@ class Candidate(Struct, frozen=True, gc=False):
     full: float = 0.0
     memory_ms: float = 0.0
     memory_wait_ms: float = 0.0
+    distance_ms: float = 0.0
