@@ -57,7 +57,7 @@ def _published() -> list[Case]:
         ),
         Case(
             "A37",
-            _fleet("4xh100-70b-bf16", 4),
+            _fleet("4xh100-70b-llmd", 4),
             replace(LADDER_37, stages=A37_STAGES).traffic,
             "llm-d 37 % capacity: 83 groups x 3 prompts, 8,000 + 1,000 tokens, 1,000 out",
         ),

@@ -59,15 +59,20 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
     That is nothing until caches fill, and then it keeps prompts that share a beginning together:
     spread, each copy of it takes room from other requests.
 
+    While its answer is decoded, each request that follows there finds one more that decodes. By
+    Little's law those are as many as decode there now, so that term of the TTFT counts twice.
+
     What follows a prompt follows it to its replica, and will wait there as is usual there. Where
     that is longer than at a replica that got its share, the difference counts too: so a prefix
     that many ask for is copied before its holder drowns.
     """
-    computing = computing_ms(query, candidate) * _queue((around.busy + around.queueing) / 2.0)
+    queueing = around.queueing if candidate.in_flight > candidate.running else 0.0
+    computing = computing_ms(query, candidate) * _queue((around.busy + queueing) / 2.0)
     memory = candidate.memory_ms * _queue(candidate.full)
     usual = _queue(SHARE_BOUND * around.busy)
     following = candidate.mean_ms * max(0.0, _queue(candidate.busy) - usual)
-    return predicted_ttft_ms(query, candidate) + computing + memory + following
+    decoding = candidate.running * candidate.ttft.ms_per_running
+    return predicted_ttft_ms(query, candidate) + computing + memory + decoding + following
 
 
 def _queue(busy: float) -> float:
