@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen
+.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -72,6 +72,10 @@ test-tokens: $(READY) .venv-tokens/.ready ## ids of ten model families against t
 		$(TOKENS_BIN)/python -m tests.tokens_reference.reference build/tokens-models $$family build/tokens-references/$$family.jsonl || exit 1; \
 	done
 	$(BIN)/python -m tests.tokens_reference.compare build/tokens-models build/tokens-references
+
+bench-herding: $(READY) ## 100 equal cold prompts over 1 and 4 routers: how often the prefix is computed
+	$(BIN)/python -m tests.bench.herding --processes 1
+	$(BIN)/python -m tests.bench.herding --processes 4
 
 docs: $(READY) ## rewrite the tables in the READMEs that are made from code
 	$(BIN)/python -m tests.architecture.tables

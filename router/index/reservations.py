@@ -76,6 +76,15 @@ class Siblings(Protocol):
     def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
         """What we do has changed to what `read` gives."""
 
+    def begin(self, reservation: Reservation) -> None:
+        """We sent it."""
+
+    def end(self, reservation: Reservation) -> None:
+        """It is over. Not more than once for each that began."""
+
+    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        """Leading blocks of `prefix` (not empty) that theirs in flight hold or compute."""
+
 
 class NoSiblings:
     """One process."""
@@ -85,6 +94,15 @@ class NoSiblings:
 
     def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
         """Nobody wants to know."""
+
+    def begin(self, reservation: Reservation) -> None:
+        """Nobody wants to know."""
+
+    def end(self, reservation: Reservation) -> None:
+        """Nobody wants to know."""
+
+    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        return {}
 
 
 @dataclass(slots=True)
@@ -112,6 +130,7 @@ class Reservations:
         lane.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
+        self.siblings.begin(reservation)
         self._tell(reservation.replica_id)
 
     def computed(self, reservation: Reservation) -> Computed | None:
@@ -213,7 +232,7 @@ class Reservations:
         """Leading blocks of `prefix` that requests in flight hold or are computing, by replica."""
         if not prefix:
             return {}
-        best: dict[ReplicaId, int] = {}
+        best = self.siblings.expected(prefix)
         for reservation in self._by_root.get(prefix[0], {}).values():
             blocks = common_blocks(prefix, reservation.prefix)
             if blocks > best.get(reservation.replica_id, 0):
@@ -247,6 +266,7 @@ class Reservations:
                 lane.running[id(reservation)] = reservation
 
     def _forget_prefix(self, reservation: Reservation) -> None:
+        self.siblings.end(reservation)
         if not reservation.prefix:
             return
         siblings = self._by_root.get(reservation.prefix[0], {})

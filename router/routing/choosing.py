@@ -159,6 +159,9 @@ class Chooser:
         return Claim(choice, reservation, self)
 
     def _candidates(self, ask: Ask, contenders: Sequence[Contender]) -> list[Candidate]:
+        # before what is coming: another process may choose in between, and whoever saw its load
+        # without its prefix would flee from what it should wait for
+        loads = {c.replica_id: self.reservations.load(c.replica_id) for c in contenders}
         holders = self.history if self.policy.uses_history else self.index
         distinct = {id(c.prefix): c.prefix for c in contenders if c.prefix.hashes}
         matched = {key: holders.match(prefix.hashes) for key, prefix in distinct.items()}
@@ -170,7 +173,7 @@ class Chooser:
             prefix, replica_id = contender.prefix, contender.replica_id
             held = matched.get(id(prefix), {}).get(replica_id, 0)
             coming = expected.get(id(prefix), {}).get(replica_id, 0)
-            load = self.reservations.load(replica_id)
+            load = loads[replica_id]
             memory = self._memory(contender, load.resident_tokens, ask.prompt_tokens)
             candidates.append(
                 Candidate(

@@ -9,15 +9,18 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from router.blocks import BlockHash
 from router.index.load import RECENT_HALF_LIFE_S, Load
+from router.index.reservations import Reservation
 from router.replicas import ReplicaId
+from router.shared.coming import ComingBoard
 
 ROWS: Final = 1024
 """Most replicas, those that left included."""
@@ -42,6 +45,8 @@ class LoadBoard:
         self._others = [number for number in range(processes) if number != slot]
         self._clock = clock
         self._rows: dict[ReplicaId, int | None] = {}
+        self._ids: dict[int, ReplicaId] = {}
+        self._coming = ComingBoard(path.with_suffix(".coming"), slot, processes, SLOTS)
         self.clear(slot)
 
     def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
@@ -73,13 +78,30 @@ class LoadBoard:
             total = load if total is None else total.plus(load)
         return total
 
+    def begin(self, reservation: Reservation) -> None:
+        """We sent this: its prefix is coming there."""
+        if reservation.prefix and (row := self._row(reservation.replica_id)) is not None:
+            self._coming.begin(reservation, row)
+
+    def end(self, reservation: Reservation) -> None:
+        """It is over."""
+        if reservation.prefix and (row := self._row(reservation.replica_id)) is not None:
+            self._coming.end(reservation, row)
+
+    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        """Leading blocks of `prefix` that the others have in flight, by replica."""
+        found = self._coming.expected(prefix)
+        return {self._ids[row]: blocks for row, blocks in found.items() if row in self._ids}
+
     def clear(self, slot: int) -> None:
         """A process ended: it makes nobody do anything."""
+        self._coming.clear(slot)
         for row in range(ROWS):
             at = self._cell(row, slot)
             self._memory[at : at + _CELL.size] = _EMPTY
 
     def close(self) -> None:
+        self._coming.close()
         with suppress(BufferError):
             self._memory.close()
         os.close(self._file)
@@ -90,6 +112,8 @@ class LoadBoard:
             fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
                 row = self._rows[replica_id] = self._find_or_claim(replica_id)
+                if row is not None:
+                    self._ids[row] = replica_id
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
         return row
