@@ -103,7 +103,8 @@ class Exchange:
         """Until the reply has ended, one way or another. Cancelling is safe at any time."""
         loop = asyncio.get_running_loop()
         self._upstream = upstream
-        self._watch_later(self._errand.limits.idle_timeout_s)
+        limits = self._errand.limits
+        self._watch_later(min(limits.first_byte_timeout_s, limits.idle_timeout_s))
         upstream.begin(self, head, body)
         try:
             while not self.is_over:

@@ -54,8 +54,12 @@ async def start(*arguments: str) -> Program:
     )  # fmt: skip
     program = Program(arguments, process)
     assert process.stdout is not None
-    async with asyncio.timeout(START_S):
-        line = await process.stdout.readline()
+    try:
+        async with asyncio.timeout(START_S):
+            line = await process.stdout.readline()
+    except BaseException:
+        await program.kill()
+        raise
     if not line:
         raise RuntimeError(f"{' '.join(arguments)} ended with {await process.wait()}")
     program.ready = json.loads(line)
