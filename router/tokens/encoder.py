@@ -22,8 +22,16 @@ from router.blocks.hashing import BYTES_PER_TOKEN
 from router.tokens.memo import Memo
 from router.tokens.prompt import Truncation
 
+LITERAL: Final = "\udc80"
+"""Marks pieces of literal text. No JSON string decodes to this lone surrogate."""
+
 MAX_PIECES: Final = 4096
 """A text with more added tokens than this is encoded whole: somebody is playing."""
+
+
+def literal(token: str, text: str) -> str:
+    """A piece: one special token ("": none), then text in which nothing is special."""
+    return f"{LITERAL}{token}{LITERAL}{text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ class Encoder:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.memo = memo
+        self._literal: Tokenizer | None = None
         self._boundary = _boundary(tokenizer)
         self.edges = _edges(tokenizer)
 
@@ -92,7 +101,19 @@ class Encoder:
 
     def encode_pieces(self, pieces: Iterable[str]) -> dict[str, bytes]:
         """Encode without the memo; this alone may run in another thread."""
-        return {piece: _ids(self._tokenizer, piece) for piece in pieces}
+        return {piece: self._encode(piece) for piece in pieces}
+
+    def learn_literals(self) -> None:
+        """Make ready for `literal` pieces. Doubles the tokenizer's memory: call it only if so."""
+        self._literal = Tokenizer.from_str(self._tokenizer.to_str())
+        self._literal.encode_special_tokens = True
+
+    def _encode(self, piece: str) -> bytes:
+        if self._literal is None or not piece.startswith(LITERAL):
+            return _ids(self._tokenizer, piece)
+        _, token, text = piece.split(LITERAL, 2)
+        head = _ids(self._tokenizer, token) if token else b""
+        return head + _ids(self._literal, text) if text else head
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> bytes:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.openai.fields import is_given
-from router.openai.generation import Generation
+from router.openai.generation import Generation, Kind
 from router.tokens.encoder import NO_EDGES, Edges, Encoder
+from router.tokens.harmony import HarmonyFormat
 from router.tokens.memo import Memo
 from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_dir
 from router.tokens.prompt import (
@@ -85,11 +86,13 @@ class LocalTokenizer:
         limits: Limits,
         variables: Mapping[str, Any],
         name: str,
+        harmony: HarmonyFormat | None = None,
     ) -> None:
         self.encoder = encoder
         self.name = name
         self.workers = Workers(name, limits.workers)
         self._templates = templates
+        self._harmony = harmony
         self._limits = limits
         self._variables = variables
         self._is_slow = False
@@ -116,12 +119,14 @@ class LocalTokenizer:
             name: ChatTemplate(source, found.special_tokens, clock=clock, parts=flags.parts)
             for name, source in sources.items()
         }
+        encoder = Encoder(found.tokenizer, Memo(limits.memo_bytes))
         return cls(
-            Encoder(found.tokenizer, Memo(limits.memo_bytes)),
+            encoder,
             templates,
             limits=limits,
             variables=flags.variables,
             name=model_dir.name,
+            harmony=HarmonyFormat(encoder, clock) if found.is_harmony else None,
         )
 
     async def tokenize(self, generation: Generation) -> bytes:
@@ -170,6 +175,8 @@ class LocalTokenizer:
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
         if isinstance(prompt, ChatPrompt):
+            if self._harmony is not None:
+                return self._harmony.pieces(generation, prompt)
             return self.encoder.pieces(self._render(generation, prompt, until))
         return self.encoder.pieces(prompt.text)
 
@@ -185,7 +192,8 @@ class LocalTokenizer:
         return template.render(prompt, self._limits.max_bytes, until)
 
     def _edges(self, generation: Generation) -> Edges:
-        if not adds_special_tokens(generation):
+        written_whole = self._harmony is not None and generation.kind is Kind.CHAT
+        if written_whole or not adds_special_tokens(generation):
             return NO_EDGES
         if self.encoder.edges is None:
             raise TokenizeFailed(Reason.UNSUPPORTED)

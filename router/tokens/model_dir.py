@@ -20,7 +20,8 @@ SPECIAL_TOKENS: Final = (
     "mask_token",
 )
 CONFIG: Final = "tokenizer_config.json"
-ENGINE_FORMATS: Final = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
+HARMONY_MODEL: Final = "gpt_oss"
+ENGINE_FORMATS: Final = frozenset({"deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
 """Model types whose chats vLLM renders by code of its own, whatever template the files hold."""
 
 MISTRAL_FILES: Final = ("tekken.json", "tokenizer.model.v*")
@@ -39,11 +40,15 @@ class _NamedTemplate(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ModelDir:
-    """What was found. `templates`: sources by name; empty if the model has no chat template."""
+    """What was found. `templates`: sources by name; empty if the model has no chat template.
+
+    `is_harmony`: its chats are written in that format, whatever template the files hold.
+    """
 
     tokenizer: Tokenizer
     special_tokens: Mapping[str, str]
     templates: Mapping[str, str]
+    is_harmony: bool = False
 
 
 def read_model_dir(path: Path) -> ModelDir:
@@ -60,7 +65,10 @@ def read_model_dir(path: Path) -> ModelDir:
     config = _json_object(path / CONFIG)
     special = _special_tokens({**_json_object(path / "special_tokens_map.json"), **config})
     tokenizer = _tokenizer(path / "tokenizer.json")
-    if _json_object(path / "config.json").get("model_type") in ENGINE_FORMATS:
+    model_type = _json_object(path / "config.json").get("model_type")
+    if model_type == HARMONY_MODEL:
+        return ModelDir(tokenizer, special, {}, is_harmony=True)
+    if model_type in ENGINE_FORMATS:
         return ModelDir(tokenizer, special, {})
     return ModelDir(tokenizer, special, _templates(path, config.get("chat_template")))
 

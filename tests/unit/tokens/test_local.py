@@ -218,7 +218,7 @@ async def test_a_model_without_a_template_still_completes(tmp_path):
 
 async def test_chats_that_the_engine_renders_by_its_own_code_are_left_to_it(tmp_path):
     directory = write_model_dir(tmp_path)
-    (directory / "config.json").write_text('{"model_type": "gpt_oss"}', "utf-8")
+    (directory / "config.json").write_text('{"model_type": "kimi_k3"}', "utf-8")
     made = LocalTokenizer.load(directory, limits=PATIENT)
     assert await reason_of(made, chat([user("Hi")])) is Reason.UNSUPPORTED
     assert await made.tokenize(completion("fox")) != b""
