@@ -12,7 +12,10 @@ fades, so that few or one-sided samples stay near it. Formula: Bayesian linear r
 noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
 """
 
+import math
+from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final
 
 from msgspec import Struct
@@ -70,10 +73,12 @@ DECAY: Final = 0.98
 PRIOR_WEIGHT: Final = 4e-4
 """The prior's parameters are believed to a factor of ten, a sample to a fifth: (0.2 / 10)²."""
 TOKENS_UNIT: Final = 1000.0
-PACE_DECAY: Final = 0.95
-"""The same for a replica's factor: the last 20 or so count."""
-PACE_PRIOR_SAMPLES: Final = 10.0
+PACE_SAMPLES: Final = 15
+"""The same for a replica's factor: the last of its samples that count."""
+PACE_PRIOR_SAMPLES: Final = 3.0
 """So many samples' worth of belief that a replica is like its fleet."""
+NOISE_BOUND: Final = 2.0
+"""A difference within two standard errors is taken for chance."""
 FIRST_SAMPLES: Final = 8
 """Before a fleet has shown so much, no replica is told apart."""
 MOST_OFF: Final = 8.0
@@ -166,24 +171,26 @@ def _solve_positive(a: list[list[float]], b: list[float]) -> list[float]:
 
 @dataclass(slots=True)
 class _Pace:
-    """How much slower than its fleet a replica is: time taken over time predicted, both fading."""
+    """How much slower than its fleet a replica is: the median of time taken over time predicted.
 
-    taken_ms: float = 0.0
-    predicted_ms: float = 0.0
-    samples: float = 0.0
+    A median, because a stall, however long, is a few samples. And only by how much it is beyond
+    what chance makes of a median of so few: else equal replicas would look different all the time,
+    and conversations would move for nothing. Standard error of a median: 1.25 σ / √n, with σ from
+    the median of absolute deviations (1.48 of it for a normal distribution), in logarithms.
+    """
 
-    @property
-    def factor(self) -> float:
-        if not self.samples:
-            return 1.0
-        belief = PACE_PRIOR_SAMPLES * self.predicted_ms / self.samples
-        return (self.taken_ms + belief) / (self.predicted_ms + belief)
+    factor: float = 1.0
+    _logs: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_SAMPLES))
 
     def observe(self, taken_ms: float, predicted_ms: float) -> None:
-        taken_ms = min(taken_ms, MOST_OFF * predicted_ms)
-        self.taken_ms = PACE_DECAY * self.taken_ms + taken_ms
-        self.predicted_ms = PACE_DECAY * self.predicted_ms + predicted_ms
-        self.samples = PACE_DECAY * self.samples + 1.0
+        ratio = min(max(taken_ms / predicted_ms, 1 / MOST_OFF), MOST_OFF)
+        self._logs.append(math.log(ratio))
+        count = len(self._logs)
+        middle = median(self._logs)
+        deviation = median(abs(value - middle) for value in self._logs)
+        noise = NOISE_BOUND * 1.25 * 1.48 * deviation / math.sqrt(count)
+        beyond = max(0.0, abs(middle) - noise) * count / (count + PACE_PRIOR_SAMPLES)
+        self.factor = math.exp(math.copysign(beyond, middle))
 
 
 @dataclass(slots=True)

@@ -29,21 +29,30 @@ NAMES_SESSIONS: Final = "session"
 
 SEEDS_A_ROUND: Final = 2
 
+NO_PEERS: Final[Mapping[str, Path]] = {}
+
 Runs = Mapping[str, Sequence[Outcome]]
 """Policy → one outcome per seed, in the order of the seeds."""
 
 
 def interleave(
-    at: Installed, pair: Sequence[Replica], seeds: Sequence[int], tell: Callable[[str], None]
+    at: Installed,
+    pair: Sequence[Replica],
+    seeds: Sequence[int],
+    tell: Callable[[str], None],
+    peers: Mapping[str, Path] = NO_PEERS,
 ) -> dict[str, list[Outcome]]:
     """Every policy once per seed, each time from empty caches, beginning with another policy.
 
     So a slow minute of the machine hits all alike. The routers live through all seeds, as routers
     do. `ALONE` is the same conversations on the first replica without a router: with nothing
-    evicted, no routing can reach a higher hit rate.
+    evicted, no routing can reach a higher hit rate. `peers`: other projects' routers, and the
+    Python that each is installed for.
     """
     with ExitStack() as exits:
         urls = {name: exits.enter_context(stack.router(at, pair, name)) for name in POLICIES}
+        for name, python in peers.items():
+            urls[name] = exits.enter_context(stack.peer(at, pair, python, name))
         urls[ALONE] = pair[0].url
         runs: dict[str, list[Outcome]] = {name: [] for name in urls}
         order = list(urls)
@@ -110,16 +119,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="three policies over two real vLLM replicas")
     parser.add_argument("--seeds", type=int, default=6, metavar="N", help="default %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="N")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME", help="vllm-router…")
+    parser.add_argument("--peers-python", type=Path, default=Path(".venv-peers/bin/python"))
     args = parser.parse_args()
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    peers = dict.fromkeys(args.peer, args.peers_python)
     at = stack.installed()
     if at is None:
         sys.stderr.write("no real vLLM here: `make bench-vllm` sets it up\n")
         return 2
     progress = Console(stderr=True)
     with stack.replicas(at) as pair:
-        runs = interleave(
-            at, pair, range(1, args.seeds + 1), lambda line: progress.print(line, soft_wrap=True)
-        )
+        runs = interleave(at, pair, seeds, lambda line: progress.print(line, soft_wrap=True), peers)
     report = summary(runs)
     Console().print(table(report))
     if args.json:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -97,6 +98,27 @@ def router(at: Installed, targets: Sequence[Replica], policy: str, *options: str
         url = str(_ready_line(process, f"router-{policy}")["url"])
         _wait_until_ready(f"{url}/readyz")
         yield url
+
+
+@contextmanager
+def peer(at: Installed, targets: Sequence[Replica], python: Path, name: str) -> Iterator[str]:
+    """The URL of another project's router, installed for `python`, with its cache-aware policy."""
+    port = _free_port()
+    command = [
+        *(str(python), "-m", f"{name.replace('-', '_')}.launch_router"),
+        *("--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware"),
+        *("--prometheus-port", str(_free_port())),
+        *("--worker-urls", *(target.url for target in targets)),
+    ]
+    with _process(name, command, at.logs):
+        _wait_until_ready(f"http://127.0.0.1:{port}/health")
+        yield f"http://127.0.0.1:{port}"
+
+
+def _free_port() -> int:
+    with socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def _launch(at: Installed, number: int) -> list[str]:

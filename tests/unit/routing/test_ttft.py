@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from router.routing import Speeds, Ttft, TtftModel
+from router.routing import POLICIES, RouteQuery, Speeds, Ttft, TtftModel
 from router.routing.ttft import Sample
+from tests.support.builders import candidate
 
 
 def feed(model, truth, samples):
@@ -112,3 +113,35 @@ def test_a_few_stalls_teach_nothing():
     for _ in range(3):
         model.observe(Sample(2000, 0, 0, 60_000.0))
     assert model.ttft.predict_ms(2000, 0.0, 0) < 1.5 * before
+
+
+def noisy_fleet(speeds, rng, rounds, slow_by=1.0):
+    """Two equal replicas; `slow_by`: what r2 takes longer than it should, these rounds."""
+    truth = Ttft(30.0, 0.2, 0.0)
+    for _ in range(rounds):
+        for name, factor in (("r1", 1.0), ("r2", slow_by)):
+            tokens = rng.randrange(50, 4000)
+            took = factor * truth.predict_ms(tokens, 0.0, 0) * rng.lognormvariate(0, 0.2)
+            speeds.observe(name, "m", Sample(tokens, 0, 0, took))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_replica_that_stalls_for_a_while_keeps_its_conversations(seed):
+    speeds, rng = Speeds(), Random(seed)
+    noisy_fleet(speeds, rng, 40)
+    noisy_fleet(speeds, rng, 5, slow_by=6.0)
+    policy, query = POLICIES["cache-aware"](rng), RouteQuery(1000, "conversation")
+    holder = candidate("r2", ttft=speeds.of("r2", "m"), hit_tokens=800)
+    other = candidate("r1", ttft=speeds.of("r1", "m"), hit_tokens=700)
+    assert policy.rank(query, [holder, other]).replicas[0] == "r2"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_replica_that_stays_slow_loses_them(seed):
+    speeds, rng = Speeds(), Random(seed)
+    noisy_fleet(speeds, rng, 40)
+    noisy_fleet(speeds, rng, 15, slow_by=6.0)
+    policy, query = POLICIES["cache-aware"](rng), RouteQuery(1000, "conversation")
+    holder = candidate("r2", ttft=speeds.of("r2", "m"), hit_tokens=800)
+    other = candidate("r1", ttft=speeds.of("r1", "m"), hit_tokens=700)
+    assert policy.rank(query, [holder, other]).replicas[0] == "r1"
