@@ -79,7 +79,7 @@ async def test_a_wiped_redis_is_noticed_and_filled_within_an_exchange():
 
         await until(noticed)
         await until(lambda: sees(two, 100))
-        assert two.state == "ok"
+        await until(lambda: is_in(two, "ok"))
 
 
 async def test_a_full_redis_says_so_and_recovers():
@@ -111,18 +111,22 @@ async def test_a_redis_that_takes_50_ms_is_good_enough_for_load():
     async with (
         redis_server() as server,
         delayed(server.port, 0.05) as port,
-        two_routers(f"redis://127.0.0.1:{port}") as (_, two),
+        two_routers(f"redis://127.0.0.1:{port}") as (one, two),
     ):
-        assert two.state == "ok"
+        busy_with(one, 11)
+        await until(lambda: sees(two, 111))
+        await until(lambda: is_in(two, "ok"))
 
 
 async def test_a_redis_slower_than_the_deadline_holds_nobody_up():
-    async with redis_server() as server, delayed(server.port, 2 * DEADLINE_S) as port:
+    answer_s = 100 * DEADLINE_S
+    async with redis_server() as server, delayed(server.port, answer_s) as port:
         peers = router("one", f"redis://127.0.0.1:{port}")
         started = time.monotonic()
         await peers.tick()
         assert peers.state == "slow"
-        assert time.monotonic() - started < 2 * DEADLINE_S
+        # a busy machine may add to the deadline, but nobody has waited for the answer
+        assert time.monotonic() - started < answer_s / 4
         await peers.leave()
 
 
