@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding
+.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-simulated
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -136,7 +136,10 @@ bench-probes: $(READY) ## how soon probes and metrics answer while the gateway i
 fuzz: $(READY) ## an hour's worth of mutated HTTP against the listener
 	$(BIN)/python -m tests.fuzz.http_fuzz
 
+bench-simulated: $(READY) ## the simulator against embedded engines on real sockets, one trace (2 minutes)
+	$(BIN)/python -m tests.bench.simulated
+
 bench-policies: $(READY) ## every policy over the simulated workload suite (build/bench-policies.json)
-	$(BIN)/python -m loadgen.cli simulate --trace tests/data/traces/mooncake_conversation_300.jsonl --json build/bench-policies.json
+	$(BIN)/python -m loadgen.cli simulate --jobs 2 --trace tests/data/traces/mooncake_conversation_300.jsonl --json build/bench-policies.json
 
 -include deploy/vllm-cpu/targets.mk

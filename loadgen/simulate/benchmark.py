@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, product
 from typing import Final
 
 import msgspec
 
-from loadgen.simulate.gateway import policy_maker
+from loadgen.simulate.goals import Goal, of_rows, of_verdicts
 from loadgen.simulate.outcome import Figures
-from loadgen.simulate.simulation import Simulation
 from loadgen.simulate.suite import Case
+from loadgen.simulate.trials import Here, Trial, Workers
 
 T_95: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Student's t for a two-sided 95 % interval with 1, 2, … degrees of freedom."""
@@ -48,8 +49,9 @@ class Row(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """How the default does on one workload, in P95 TTFT against the best policy and the control.
 
-    `over_best`: 0.03 is 3 % above the best. `is_within_noise`: the interval of the difference to
-    the best, seed by seed, holds zero. `of_bound`: hit rate as a share of one pooled cache's.
+    `over_best`: 0.03 is 3 % above the best. `is_within_noise`, `is_control_within_noise`: the
+    interval of the difference to the best, or the control, seed by seed, reaches down to zero.
+    `of_bound`: hit rate as a share of one pooled cache's.
     """
 
     case: str
@@ -57,6 +59,7 @@ class Verdict(msgspec.Struct, frozen=True):
     over_best: float
     is_within_noise: bool
     over_control: float
+    is_control_within_noise: bool
     of_bound: float
     regret: float
 
@@ -66,6 +69,7 @@ class Benchmark(msgspec.Struct, frozen=True):
 
     rows: Sequence[Row]
     verdicts: Sequence[Verdict]
+    goals: Sequence[Goal] = ()
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -83,16 +87,18 @@ def run_case(
     seeds: Sequence[int],
     oracle_every: int,
     progress: Callable[[str], None],
+    workers: Workers | None = None,
 ) -> list[Row]:
     """The same seeds, so the same requests, for every policy."""
+    trials = [
+        Trial(case.name, policy, seed, oracle_every if policy == DEFAULT else 0)
+        for policy, seed in product(policies, seeds)
+    ]
+    measured = (workers or Here({case.name: case})).measure(trials)
     rows = []
     for policy in policies:
         progress(f"{case.name} {policy}")
-        every = oracle_every if policy == DEFAULT else 0
-        results = [
-            Simulation(case.fleet, case.make(seed), policy_maker(policy), seed, every).run()
-            for seed in seeds
-        ]
+        results = list(islice(measured, len(seeds)))
         stages = {label: [r.stages[label] for r in results] for label in results[0].stages}
         rows.append(_row(case.name, policy, [result.total for result in results], stages))
     return rows
@@ -130,18 +136,33 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     return found
 
 
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Those of every workload that the default and the control ran on."""
+    found = list(of_verdicts(verdicts(rows)))
+    by_name = {(row.case, row.policy): row for row in rows}
+    for case in dict.fromkeys(row.case for row in rows):
+        ours, control = by_name.get((case, DEFAULT)), by_name.get((case, CONTROL))
+        if ours is not None and control is not None:
+            found += of_rows(ours, control)
+    return found
+
+
 def _verdict(case: str, by_policy: Mapping[str, Row]) -> Verdict:
     ours, control = by_policy[DEFAULT], by_policy[CONTROL]
     best = min(by_policy.values(), key=lambda row: row.ttft_p95_ms.mean)
-    pairs = zip(ours.seeds, best.seeds, strict=True)
-    gap = estimate([one.ttft_p95_ms - other.ttft_p95_ms for one, other in pairs])
-    is_noise = gap.half_width is not None and gap.mean <= gap.half_width
     return Verdict(
         case=case,
         best=best.policy,
         over_best=ours.ttft_p95_ms.mean / best.ttft_p95_ms.mean - 1.0,
-        is_within_noise=is_noise,
+        is_within_noise=_is_noise(ours, best),
         over_control=ours.ttft_p95_ms.mean / control.ttft_p95_ms.mean - 1.0,
+        is_control_within_noise=_is_noise(ours, control),
         of_bound=ours.hit_rate.mean / ours.pooled_bound.mean if ours.pooled_bound.mean else 1.0,
         regret=ours.regret.mean,
     )
+
+
+def _is_noise(ours: Row, other: Row) -> bool:
+    pairs = zip(ours.seeds, other.seeds, strict=True)
+    gap = estimate([one.ttft_p95_ms - its.ttft_p95_ms for one, its in pairs])
+    return gap.half_width is not None and gap.mean <= gap.half_width

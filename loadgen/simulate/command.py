@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,8 +14,10 @@ from loadgen.files import write_json
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
 from loadgen.simulate import published, whatif
-from loadgen.simulate.benchmark import Benchmark, Estimate, Row, run_case, verdicts
-from loadgen.simulate.suite import Case, cases
+from loadgen.simulate.benchmark import Benchmark, Estimate, Row, goals, run_case, verdicts
+from loadgen.simulate.goals import Goal
+from loadgen.simulate.suite import Case
+from loadgen.simulate.trials import Catalogue, Here, Processes
 from router.routing import POLICIES
 
 
@@ -34,6 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="adds a trace, in any format of `replay`: `trace`",
     )
     add("--seeds", type=int, default=3, metavar="N", help="runs of each, for intervals")
+    add("--jobs", type=int, default=1, metavar="N", help="so many processes at once")
     add("--oracle-every", type=int, default=20, metavar="N", help="regret of one request in N")
     add("--replicas", type=int, help="instead of the workload's own number")
     add("--routers", type=int, help="so many routers, each with its own view")
@@ -48,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 async def run(args: argparse.Namespace, console: Console, around: Surroundings) -> int:
     """0, whatever the figures are."""
-    known = cases(args.trace)
+    known = _catalogue(args).cases()
     if args.list:
         for case in known.values():
             console.print(f"{case.name}: {case.about}", highlight=False)
@@ -73,18 +75,17 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
             range(args.seeds),
             args.oracle_every,
             around.console.print,
+            Processes(_catalogue(args), args.jobs) if args.jobs > 1 else Here({case.name: case}),
         )
         console.print(_table(case, [row for row in rows if row.case == case.name]))
         if args.json:
-            write_json(args.json, Benchmark(rows, verdicts(rows)))
+            write_json(args.json, Benchmark(rows, verdicts(rows), goals(rows)))
     _print_verdicts(rows, console)
+    _print_goals(goals(rows), console)
     return 0
 
 
-def _chosen(args: argparse.Namespace, known: Mapping[str, Case]) -> list[Case]:
-    names = args.case or list(known)
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+def _catalogue(args: argparse.Namespace) -> Catalogue:
     changes = {
         "replicas": args.replicas,
         "routers": args.routers,
@@ -92,7 +93,14 @@ def _chosen(args: argparse.Namespace, known: Mapping[str, Case]) -> list[Case]:
         "event_loss": args.event_loss,
     }
     wanted = {name: value for name, value in changes.items() if value is not None}
-    return [replace(known[name], fleet=replace(known[name].fleet, **wanted)) for name in names]
+    return Catalogue(args.trace, wanted)
+
+
+def _chosen(args: argparse.Namespace, known: Mapping[str, Case]) -> list[Case]:
+    names = args.case or list(known)
+    if unknown := [name for name in names if name not in known]:
+        raise UsageError(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in names]
 
 
 def _table(case: Case, rows: Sequence[Row]) -> Table:
@@ -139,3 +147,14 @@ def _print_verdicts(rows: Sequence[Row], console: Console) -> None:
         )
     if table.row_count:
         console.print(table)
+
+
+def _print_goals(goals: Sequence[Goal], console: Console) -> None:
+    if not goals:
+        return
+    table = Table(title=f"{sum(goal.is_met for goal in goals)} of {len(goals)} goals are met")
+    for name in ("goal", "", "shown"):
+        table.add_column(name)
+    for goal in goals:
+        table.add_row(goal.name, "met" if goal.is_met else "MISSED", goal.shown)
+    console.print(table)

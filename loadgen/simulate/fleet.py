@@ -23,6 +23,7 @@ class Fleet:
 
     `event_delay_s`: from the end of a step to the index. `event_jitter_s`: up to so much more, so
     that batches overtake each other. `event_loss`: share of batches that never arrive.
+    `network_s`: one way, client to engine. `reading_s`: until the prompt's text is tokens.
     `load_sharing_s`: how long until a router knows what another has in flight; None: never.
     """
 
@@ -37,6 +38,7 @@ class Fleet:
     event_jitter_s: float = 0.0
     event_loss: float = 0.0
     network_s: float = 0.0005
+    reading_s: float = 0.0
     changes: tuple[Change, ...] = field(default=())
 
     @property

@@ -145,14 +145,18 @@ def _lognormal(rng: Random, mean: float, sigma: float = 0.8) -> float:
     return mean * rng.lognormvariate(-sigma * sigma / 2, sigma)
 
 
+GRID_MS: Final = 3000
+
+
 def trace(path: Path, seed: int, requests: int | None = None) -> Traffic:
     """A trace in any format that `warmgate-load replay` reads.
 
-    Mooncake's times are on a grid of 3 s, on which all of a point's requests would collide: the
-    seed shifts each within those 3 s. What a row says no hash of is nobody else's.
+    Some of Mooncake's have their times on a grid of 3 s, on which all of a point's requests would
+    collide: the seed shifts each within those 3 s. What a row says no hash of is nobody else's.
     """
     rng, ids, found = Random(f"trace {seed}"), Ids(), read_trace(path)
-    grid_s = 3.0 if found.format == "mooncake" else 0.0
+    is_grid = all(row.timestamp % GRID_MS == 0 for row in found.rows)
+    grid_s = GRID_MS / 1e3 if is_grid else 0.0
     names: dict[int, int] = {}
     dialogues = []
     for row in found.rows[:requests]:

@@ -60,7 +60,8 @@ class Request:
         job = make_job(self.tokens, self.hashes, size, self.ask.output_tokens, self.answer_id)
         job.on_first_token = lambda: self._first_token(job, claim)
         job.on_end = lambda finish: self._end(job, claim, finish)
-        world.timeline.after(world.fleet.network_s, lambda: world.engines[name].submit(job))
+        way_s = world.fleet.network_s + world.fleet.reading_s
+        world.timeline.after(way_s, lambda: world.engines[name].submit(job))
         return name
 
     def _share(self, claim: Claim) -> None:

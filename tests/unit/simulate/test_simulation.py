@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from loadgen.simulate.benchmark import DEFAULT, run_case, verdicts
+from loadgen.simulate.benchmark import DEFAULT, goals, run_case, verdicts
 from loadgen.simulate.fleet import Change, Fleet
 from loadgen.simulate.gateway import policy_maker
 from loadgen.simulate.ladder import LADDER_73
 from loadgen.simulate.patterns import Groups, groups
 from loadgen.simulate.simulation import Simulation
 from loadgen.simulate.suite import cases
+from loadgen.simulate.trials import Catalogue, Here, Processes, Trial
 from router.routing import POLICIES
 from workers.engine.profile import load_profile
 
@@ -98,3 +100,27 @@ def test_a_benchmark_says_how_the_default_compares():
     rows = run_case(case, [DEFAULT, "round-robin"], [0, 1], 10, lambda text: None)
     (verdict,) = verdicts(rows)
     assert verdict.over_control < 0.1
+
+
+def test_processes_measure_what_one_process_does():
+    trials = [Trial("sibling-burst", DEFAULT, 0), Trial("sibling-burst", "round-robin", 0)]
+    catalogue = Catalogue(None, {"replicas": 3})
+    here = list(Here(catalogue.cases()).measure(trials))
+    assert list(Processes(catalogue, 2).measure(trials)) == here
+
+
+def test_goals_are_met_by_who_is_best_and_missed_by_who_is_not():
+    case = cases()["F"]
+    rows = run_case(case, [DEFAULT, "round-robin"], [0], 0, lambda text: None)
+    assert {goal.name: goal.is_met for goal in goals(rows)} == {
+        "F: P95 TTFT best or within 3 %": True,
+        "F: not worse than round robin beyond noise": True,
+        "F: regret ≤ 5 %": True,
+        "F: hits ≥ 97 % of one pooled cache": True,
+        "F: P95 TTFT ≥ 3 x lower than round robin's at equal throughput": True,
+    }
+    swapped = {DEFAULT: "round-robin", "round-robin": DEFAULT}
+    worse = [msgspec.structs.replace(row, policy=swapped[row.policy]) for row in rows]
+    missed = [goal.name for goal in goals(worse) if not goal.is_met]
+    assert "F: P95 TTFT best or within 3 %" in missed
+    assert "F: hits ≥ 97 % of one pooled cache" in missed
