@@ -203,8 +203,8 @@ class Reservations:
         head = next(iter(waiting))
         done_ms = min((now - lane.head_since) * 1e3, HEAD_DONE_AT_MOST * head.cost_ms)
         return Load(
-            queued_tokens=sum(r.uncached_tokens for r in waiting),
-            wait_ms=max(0.0, sum(r.cost_ms for r in waiting) - done_ms),
+            queued_tokens=sum([r.uncached_tokens for r in waiting]),
+            wait_ms=max(0.0, sum([r.cost_ms for r in waiting]) - done_ms),
             running=len(lane.running),
             waiting=len(waiting),
             recent_ms=recent_ms,
@@ -233,10 +233,13 @@ class Reservations:
         if not prefix:
             return {}
         best = self.siblings.expected(prefix)
+        blocks = len(prefix)
         for reservation in self._by_root.get(prefix[0], {}).values():
-            blocks = common_blocks(prefix, reservation.prefix)
-            if blocks > best.get(reservation.replica_id, 0):
-                best[reservation.replica_id] = blocks
+            other = reservation.prefix
+            known = best.get(reservation.replica_id, 0)
+            # most share no more than one before them did: one look tells
+            if known < blocks and known < len(other) and prefix[known] == other[known]:
+                best[reservation.replica_id] = common_blocks(prefix, other)
         return best
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -278,6 +281,8 @@ class Reservations:
 def common_blocks(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
     """Leading blocks that two prefixes share. Each hash names all before it, so bisection does."""
     low, high = 0, min(len(one), len(other))
+    if high and one[high - 1] == other[high - 1]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if one[middle - 1] == other[middle - 1]:

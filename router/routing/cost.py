@@ -66,13 +66,18 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
     that is longer than at a replica that got its share, the difference counts too: so a prefix
     that many ask for is copied before its holder drowns.
     """
+    return predicted_ttft_ms(query, candidate) + others_ms(query, candidate, around)
+
+
+def others_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
+    """What of the cost is other requests' time; see `social_cost_ms`."""
     queueing = around.queueing if candidate.in_flight > candidate.running else 0.0
     computing = computing_ms(query, candidate) * _queue((around.busy + queueing) / 2.0)
     memory = candidate.memory_ms * _queue(candidate.full)
     usual = _queue(SHARE_BOUND * around.busy)
     following = candidate.mean_ms * max(0.0, _queue(candidate.busy) - usual)
     decoding = candidate.running * candidate.ttft.ms_per_running
-    return predicted_ttft_ms(query, candidate) + computing + memory + decoding + following
+    return computing + memory + decoding + following
 
 
 def _queue(busy: float) -> float:

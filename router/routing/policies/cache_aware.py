@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from router.replicas import ReplicaId
-from router.routing.cost import SHARE_BOUND, Surroundings, predicted_ttft_ms, social_cost_ms
+from router.routing.cost import SHARE_BOUND, Surroundings, others_ms, predicted_ttft_ms
 from router.routing.decision import Decision, Reason
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ring import Ring
@@ -34,15 +34,18 @@ class CacheAware:
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
         by_id = {c.replica_id: c for c in candidates}
         around = Surroundings.of(candidates)
-        costs = {c.replica_id: social_cost_ms(query, c, around) for c in candidates}
+        predicted = {c.replica_id: predicted_ttft_ms(query, c) for c in candidates}
+        costs = {
+            c.replica_id: predicted[c.replica_id] + others_ms(query, c, around) for c in candidates
+        }
         limit = EQUAL_WITHIN * min(costs.values())
         homes = self._ring.order(query.ring_key, by_id)
         equal = [replica_id for replica_id in homes if costs[replica_id] <= limit]
         dearer = sorted((i for i in homes if costs[i] > limit), key=costs.__getitem__)
-        crowds = _crowds(candidates)
-        equal.sort(key=lambda i: max(crowds[i], 1.0))
+        if len(equal) > 1:
+            crowds = _crowds(candidates)
+            equal.sort(key=lambda i: max(crowds[i], 1.0))
         order = (*equal, *dearer)
-        predicted = {c.replica_id: predicted_ttft_ms(query, c) for c in candidates}
         return Decision(order, _reason(query, by_id, order[0]), predicted)
 
 
