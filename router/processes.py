@@ -9,14 +9,15 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from router.config import ConfigError
-from router.settings import RouterConfig
+from router.gateway.speaker import Voice, speaking
+from router.settings import ListenSettings, RouterConfig
 from router.shared.board import SLOTS, LoadBoard
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,21 @@ def run(config: RouterConfig, arguments: Sequence[str], processes: int) -> int:
         common += ["--set=listen.reuse_port=true"]
         common += [f"--set=shared.board={board}", f"--set=shared.processes={processes}"]
         listen = config.listen
+        if listen.admin_port is not None:
+            common.append("--set=listen.admin_port=0")
         patience_s = listen.settle_s + listen.drain_s + GRACE_S
-        return asyncio.run(Fleet(common, processes, board, patience_s).serve())
+        return asyncio.run(_serve(Fleet(common, processes, board, patience_s), listen))
+
+
+async def _serve(fleet: "Fleet", listen: ListenSettings) -> int:
+    if listen.admin_port is None:
+        return await fleet.serve()
+    async with speaking(
+        lambda: dict(sorted(fleet.voices.items())), listen.host, listen.admin_port
+    ) as port:
+        name = f"[{listen.host}]" if ":" in listen.host else listen.host
+        fleet.admin_url = f"http://{name}:{port}"
+        return await fleet.serve()
 
 
 def _check(config: RouterConfig, processes: int) -> None:
@@ -49,7 +63,6 @@ def _check(config: RouterConfig, processes: int) -> None:
         raise ConfigError(f"--processes is {processes}; it can be 1 to {SLOTS}")
     for name, value in (
         ("listen.unix_path", config.listen.unix_path),
-        ("listen.admin_port", config.listen.admin_port),
         ("events.bind", config.events.bind),
     ):
         if value is not None:
@@ -69,7 +82,11 @@ class Fleet:
     restarts: int = 0
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _running: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
-    _ready: dict[int, str] = field(default_factory=dict)
+    _is_heard: bool = False
+    _is_announced: bool = False
+    voices: dict[int, Voice] = field(default_factory=dict)
+    """Where those that run answer operators."""
+    admin_url: str | None = None
 
     async def serve(self) -> int:
         loop = asyncio.get_running_loop()
@@ -93,7 +110,7 @@ class Fleet:
             if self._stopping.is_set():
                 # one that had hardly begun dies of the signal itself
                 return 0 if code in (0, -signal.SIGTERM) else 1
-            if not self._ready:
+            if not self._is_heard:
                 # wrong settings would be as wrong the next time
                 self._stop()
                 return code or 1
@@ -117,7 +134,7 @@ class Fleet:
             process.terminate()
         assert process.stdout is not None
         if line := await process.stdout.readline():
-            self._announce(slot, json.loads(line)["url"])
+            self._hear(slot, process.pid, json.loads(line))
         ended = asyncio.ensure_future(process.wait())
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -129,15 +146,21 @@ class Fleet:
             return await process.wait()
         finally:
             del self._running[slot]
+            self.voices.pop(slot, None)
 
-    def _announce(self, slot: int, url: str) -> None:
-        is_first = len(self._ready) < self.count
-        self._ready[slot] = url
-        if is_first and len(self._ready) == self.count:
-            pids = [process.pid for _, process in sorted(self._running.items())]
-            line = {"url": url, "pid": os.getpid(), "processes": pids}
-            sys.stdout.write(json.dumps(line) + "\n")
-            sys.stdout.flush()
+    def _hear(self, slot: int, pid: int, ready: Mapping[str, Any]) -> None:
+        """A process listens. When all of them do for the first time, whoever started us is told."""
+        self.voices[slot] = Voice(pid, ready.get("admin_url", ready["url"]))
+        self._is_heard = True
+        if self._is_announced or len(self.voices) < self.count:
+            return
+        self._is_announced = True
+        pids = [process.pid for _, process in sorted(self._running.items())]
+        line = {"url": ready["url"], "pid": os.getpid(), "processes": pids}
+        if self.admin_url is not None:
+            line["admin_url"] = self.admin_url
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
 
     def _stop(self) -> None:
         self._stopping.set()

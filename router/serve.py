@@ -61,7 +61,7 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
         if config.shared.board is not None:
             runtime.supervisor.run("parent", lambda: _end_with_parent(stopping))
         # the probes' listener outlives the clients': it says "draining" until the end
-        aside = await stack.enter_async_context(_admin(runtime, listen))
+        aside = await stack.enter_async_context(_admin(runtime, config))
         runner = await stack.enter_async_context(_listening(runtime, listen, tls))
         loop.add_signal_handler(signal.SIGHUP, lambda: take_over(runtime, tls, reload))
         # what was built until now stays: no look for garbage need pass through it again
@@ -137,11 +137,13 @@ async def _listening(
 
 
 @asynccontextmanager
-async def _admin(runtime: Runtime, listen: ListenSettings) -> AsyncIterator[Aside | None]:
-    if listen.admin_port is None:
+async def _admin(runtime: Runtime, config: RouterConfig) -> AsyncIterator[Aside | None]:
+    if config.listen.admin_port is None:
         yield None
         return
-    aside = Aside(lambda: build_admin_server(runtime), listen.host, listen.admin_port)
+    # one of several processes is asked by the one that speaks for all
+    host = config.listen.host if config.shared.board is None else "127.0.0.1"
+    aside = Aside(lambda: build_admin_server(runtime), host, config.listen.admin_port)
     aside.start()
     try:
         yield aside
@@ -165,6 +167,7 @@ def _announce(host: str, runner: web.ServerRunner, *, is_tls: bool, aside: Aside
     name = f"[{host}]" if ":" in host else host
     ready = {"url": f"http{'s' if is_tls else ''}://{name}:{port}", "pid": os.getpid()}
     if aside is not None:
+        name = f"[{aside.host}]" if ":" in aside.host else aside.host
         ready["admin_url"] = f"http://{name}:{aside.port}"
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()

@@ -17,7 +17,7 @@ class Aside:
     def __init__(self, build: Callable[[], EdgeServer], host: str, port: int) -> None:
         self.port = port
         self._build = build
-        self._host = host
+        self.host = host
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._is_up = threading.Event()
@@ -49,7 +49,7 @@ class Aside:
         runner = web.ServerRunner(self._build(), shutdown_timeout=0.5)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self.port).start()
+            await web.TCPSite(runner, self.host, self.port).start()
             self.port = runner.addresses[0][1]
             self._is_up.set()
             await self._stopping.wait()

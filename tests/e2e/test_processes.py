@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.faults import CHAT, QUICK, FaultyEngine, works_slowly
 from tests.support.processes import start, until
@@ -16,13 +17,13 @@ BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "
 
 
 @asynccontextmanager
-async def three_processes(*faults, policy="least-loaded"):
+async def three_processes(*faults, policy="least-loaded", more=()):
     engines = [FaultyEngine(fault) for fault in faults]
     for engine in engines:
         await engine.listen()
     flags = [f"--replica=id=r{n},url={e.url}" for n, e in enumerate(engines, 1)]
     flags += [flag for one in (*QUICK, f"routing.policy={policy}") for flag in ("--set", one)]
-    router = await start("router.cli", "serve", "--port=0", "--processes=3", *flags)
+    router = await start("router.cli", "serve", "--port=0", "--processes=3", *flags, *more)
     # a connection of its own for each request: the kernel spreads connections
     connector = aiohttp.TCPConnector(force_close=True, limit=0)
     try:
@@ -90,6 +91,48 @@ async def test_a_killed_process_takes_its_load_along_and_is_started_over():
         await until(lambda: all_ready(session))
         for stream in streams:
             stream.close()
+
+
+async def test_the_admin_port_speaks_for_all_of_them_whatever_becomes_of_one():
+    more = ("--set=listen.admin_port=0",)
+    async with three_processes(works_slowly, works_slowly, more=more) as (router, session):
+        admin = router.ready["admin_url"]
+
+        async def value(name):
+            async with session.get(admin + "/metrics") as response:
+                samples = [
+                    sample
+                    for family in text_string_to_metric_families(await response.text())
+                    for sample in family.samples
+                    if sample.name == name
+                ]
+            return sum(sample.value for sample in samples)
+
+        streams = [await session.post(CHAT, json=BODY) for _ in range(12)]
+        assert await value("warmgate_replica_in_flight") == 12
+        async with session.get(admin + "/debug/replicas") as response:
+            processes = (await response.json())["processes"]
+        assert [process["pid"] for process in processes] == router.ready["processes"]
+        for stream in streams:
+            stream.close()
+
+        async def all_counted():
+            return await value("warmgate_requests_total") == 12
+
+        await until(all_counted)
+        os.kill(router.ready["processes"][1], signal.SIGKILL)
+
+        async def another_has_its_place():
+            async with session.get(admin + "/debug/replicas") as response:
+                pids = [process["pid"] for process in (await response.json())["processes"]]
+            return len(pids) == 3 and pids != router.ready["processes"]
+
+        await until(another_has_its_place)
+        assert await value("warmgate_requests_total") == 12
+        async with session.get(admin + "/readyz") as response:
+            assert response.status == 200
+        explained = await session.post(admin + "/debug/explain", json=BODY)
+        assert (await explained.json())["policy"] == "least-loaded"
 
 
 async def test_a_wrong_setting_ends_it_at_once():
