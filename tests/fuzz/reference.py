@@ -30,6 +30,7 @@ class Verdict:
         """What a listener that said `raw` has read differently, None if nothing."""
         if self.is_tunnel:
             return None
+        raw = _until_closed(raw)
         oks = raw.count(b"HTTP/1.1 200 ") + raw.count(b"HTTP/1.0 200 ")
         refusals = raw.count(REFUSAL)
         if refusals and not self.is_refused:
@@ -43,6 +44,14 @@ class Verdict:
         if raw and self.is_refused and not self.heads and not refusals and b" 408 " not in raw:
             return "answers what the reference refuses"
         return None
+
+
+def _until_closed(raw: bytes) -> bytes:
+    """Up to the reply that says it is the last. What is said of the rest of its body is noise."""
+    lower = raw.lower()
+    closes_at = lower.find(b"\r\nconnection: close\r\n")
+    again = lower.find(b"http/1.", closes_at) if closes_at >= 0 else -1
+    return raw if again < 0 else raw[:again]
 
 
 def judge(data: bytes) -> Verdict:
