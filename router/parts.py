@@ -1,10 +1,12 @@
 """Each part's share of the settings, in the part's own words."""
 
+import asyncio
 import secrets
 import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 
@@ -29,6 +31,7 @@ from router.settings import (
     EventsSettings,
     ForwardSettings,
     HealthSettings,
+    LogSettings,
     RouterConfig,
     SharedSettings,
     TenantsSettings,
@@ -68,6 +71,7 @@ from router.tokens import (
     model_sources,
 )
 from router.tokens import Limits as TokenLimits
+from router.tracing import NoTracer, Tracer
 
 
 def breaker_times(health: HealthSettings) -> BreakerTimes:
@@ -87,6 +91,19 @@ def silence(
         after_s=health.silence_s,
         most_s=health.interval_s,
     )
+
+
+def tracer(settings: LogSettings, stack: AsyncExitStack) -> Tracer:
+    """None without a collector; `stack` sends what is left at the end. ConfigError."""
+    if settings.traces_to is None:
+        return NoTracer()
+    try:  # an extra
+        from router.otel import OtelTracer
+    except ModuleNotFoundError as exc:
+        raise ConfigError("log.traces_to needs: pip install warmgate[otel]") from exc
+    built = OtelTracer(settings.traces_to, settings.traces_share, version("warmgate"))
+    stack.push_async_callback(asyncio.to_thread, built.close)
+    return built
 
 
 def dial_times(events: EventsSettings) -> DialTimes:

@@ -26,7 +26,8 @@ class RequestRecord:
     """What happened to one request. Never prompt text, never keys. Times in ms, sizes in tokens.
 
     `predicted_hit_tokens` is what the index promised for the replica that answered;
-    `hit_tokens` what the engine says it reused (None: it doesn't say).
+    `hit_tokens` what the engine says it reused (None: it doesn't say). `sent_ms`,
+    `first_byte_ms`: since the request came, of the replica that was tried last.
     """
 
     request_id: str
@@ -51,9 +52,12 @@ class RequestRecord:
     tokenize_failure: str = ""
     plan_ms: float = 0.0
     predicted_ttft_ms: float | None = None
+    sent_ms: float = 0.0
+    first_byte_ms: float | None = None
     ttft_ms: float | None = None
     total_ms: float = 0.0
     bytes_sent: int = 0
+    trace_id: str = ""
 
 
 Sink = Callable[[RequestRecord], None]

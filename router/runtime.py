@@ -37,6 +37,7 @@ from router.tls import tls_to_replicas
 from router.tokens import (
     Tokenizers,
 )
+from router.tracing import Tracer
 
 
 @dataclass(slots=True)
@@ -70,6 +71,7 @@ class Runtime:
     prober: Prober
     metrics: Metrics
     accounts: Accounts
+    tracer: Tracer
     readiness: Readiness
     supervisor: Supervisor
     named: StaticDiscovery
@@ -232,6 +234,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         ),
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
+        tracer=parts.tracer(config.log, stack),
         readiness=Readiness(clock() + config.index.restore_timeout_s),
         supervisor=supervisor,
         named=named,

@@ -43,9 +43,7 @@ class DiscoverySettings(Settings, frozen=True):
         Literal["static", "file", "dns", "kubernetes"],
         _doc("static: `replicas` and --replica. With another source, these must be empty."),
     ] = "static"
-    file: Annotated[
-        str | None, _doc("For file: YAML with a list `replicas` as here; changes are taken over.")
-    ] = None
+    file: Annotated[str | None, _doc("For file: YAML with `replicas`; changes count.")] = None
     name: Annotated[
         str | None, _doc("For dns: a name whose addresses are replicas, as a headless Service.")
     ] = None
@@ -276,10 +274,12 @@ class HealthSettings(Settings, frozen=True):
 
 
 class LogSettings(Settings, frozen=True):
-    """What is logged, to stderr."""
+    """What is told: to stderr, and to a collector of traces."""
 
     level: Annotated[str, _doc("debug, info, warning or error.")] = "info"
     access: Annotated[bool, _doc("One line of JSON per request.")] = False
+    traces_to: Annotated[str | None, _doc("OTLP/HTTP URL of a collector; none: no traces.")] = None
+    traces_share: Annotated[float, _doc("Of requests that come without a trace.", ge=0, le=1)] = 1.0
 
 
 class RouterConfig(Settings, frozen=True):

@@ -18,7 +18,11 @@ class Generate:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         runtime = self._runtime
-        with runtime.accounts.open(request[replies.REQUEST_ID]) as record:
+        with (
+            runtime.tracer.open(request.headers) as trace,
+            runtime.accounts.open(request[replies.REQUEST_ID]) as record,
+        ):
+            trace.tell(record)
             record.path = request.path
             tenant = runtime.gate.authenticate(request.headers)
             record.tenant = tenant.id
@@ -33,7 +37,7 @@ class Generate:
                 Journey(runtime, record, plan, visit.on(request[replies.EXTRA_HEADERS])) as journey,
             ):
                 response, reply = await runtime.forwarder.forward(
-                    request, plan.body, plan.replicas, journey.headers, journey
+                    request, plan.body, plan.replicas, journey.headers, journey, trace.headers
                 )
                 journey.end(reply)
                 if (usage := reply.usage) is not None:

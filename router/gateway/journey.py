@@ -59,6 +59,7 @@ class Journey:
         prefix = self._plan.prefix(replica.id)
         record.replica = replica.id
         record.tries += 1
+        record.sent_ms = (self._runtime.clock() - record.started) * 1e3
         record.prompt_blocks = prefix.blocks
         record.matched_blocks = (
             candidate.matched_tokens // prefix.block_size if prefix.blocks else 0
@@ -103,6 +104,8 @@ class Journey:
         record = self._record
         record.status, record.outcome = reply.status, Outcome(reply.outcome)
         record.bytes_sent = reply.bytes_sent
+        if reply.first_byte_at is not None:
+            record.first_byte_ms = (reply.first_byte_at - record.started) * 1e3
         if reply.status == 200:
             hit = reply.usage.cached_tokens if reply.usage is not None else None
             prefix = self._plan.prefix(reply.replica.id).hashes

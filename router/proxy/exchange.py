@@ -38,6 +38,7 @@ class Errand:
     listener: Listener
     limits: Limits
     clock: Callable[[], float]
+    added: Sequence[tuple[bytes, bytes]] = ()
     tries: int = 0
 
 

@@ -17,7 +17,7 @@ from router.errors import (
 )
 from router.proxy.client import Client
 from router.proxy.exchange import Errand, Exchange
-from router.proxy.headers import API_KEYS, request_head
+from router.proxy.headers import API_KEYS, rank_header, request_head
 from router.proxy.pool import Pool, why_unreachable
 from router.proxy.refusal import RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
@@ -54,11 +54,13 @@ class Forwarder:
         replicas: Sequence[Replica],
         headers: Callable[[Replica], Sequence[tuple[str, str]]],
         listener: Listener,
+        added: Sequence[tuple[bytes, bytes]] = (),
     ) -> tuple[web.StreamResponse, Reply]:
         """Write the reply of the first replica that gives one to the request's client.
 
         `replicas`: first choice first; `headers`: what the client is told about the one that
-        answered. The response that is returned has been sent; hand it to aiohttp as it is.
+        answered; `added`: headers that replicas get in place of the client's. The response that is
+        returned has been sent; hand it to aiohttp as it is.
 
         Raises the last replica's error when none answered: then nothing was sent. A replica that
         is only slow is not given up for another (that would double the load just when there is
@@ -72,6 +74,7 @@ class Forwarder:
             path=request.path,
             headers=headers,
             listener=listener,
+            added=added,
             limits=self._limits,
             clock=self._clock,
         )
@@ -109,12 +112,13 @@ class Forwarder:
     ) -> Exchange:
         """One replica. Raises its error if the client has got nothing of it."""
         origin = self._pool.origin(replica.url)
+        added = errand.added if replica.rank is None else [*errand.added, rank_header(replica.rank)]
         head = request_head(
             request,
             len(body),
             target=(origin.prefix + request.path_qs).encode(),
             host=origin.authority,
-            rank=replica.rank,
+            added=added,
             dropped=self._dropped,
         )
         exchange = Exchange(errand, replica)

@@ -33,7 +33,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
 _NOT_RETURNED = _HOP_BY_HOP | {b"content-length"}
 API_KEYS = frozenset((b"authorization", b"x-api-key"))
 """Keys to this router are nobody else's business."""
-_RANK = b"x-data-parallel-rank"
+_RANK = b"X-data-parallel-rank"
 _UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -43,11 +43,14 @@ def request_head(
     *,
     target: bytes,
     host: bytes,
-    rank: int | None,
+    added: Sequence[tuple[bytes, bytes]] = (),
     dropped: frozenset[bytes] = frozenset(),
 ) -> bytes:
-    """The head that the engine gets: the client's own headers but for those that end here."""
-    dropped = dropped | _NOT_FORWARDED if rank is None else dropped | _NOT_FORWARDED | {_RANK}
+    """The head that the engine gets: the client's own headers but for those that end here, and
+    `added` in place of those of the same names."""
+    dropped = dropped | _NOT_FORWARDED
+    if added:
+        dropped |= {name.lower() for name, _ in added}
     for connection in request.headers.getall("Connection", ()):
         dropped |= _tokens(connection.lower().encode("utf-8", "surrogateescape"))
     parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method.encode(), target, host)]
@@ -57,10 +60,14 @@ def request_head(
             parts.append(b"%b: %b\r\n" % (name, value))
     if body_bytes or request.method not in ("GET", "HEAD"):
         parts.append(b"Content-Length: %d\r\n" % body_bytes)
-    if rank is not None:
-        parts.append(b"X-data-parallel-rank: %d\r\n" % rank)
+    parts += [b"%b: %b\r\n" % header for header in added]
     parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def rank_header(rank: int) -> tuple[bytes, bytes]:
+    """Which of the ranks behind one URL is meant; clients don't choose."""
+    return _RANK, b"%d" % rank
 
 
 def reply_head(head: Head, ours: Sequence[tuple[str, str]], framing: Iterable[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 import pytest
 
 from router.proxy.head import parse_head
-from router.proxy.headers import reply_head, request_head
+from router.proxy.headers import rank_header, reply_head, request_head
 from tests.support.proxy import FakeRequest
 
 
@@ -12,7 +12,8 @@ def lines(head: bytes) -> list[bytes]:
 
 def forwarded(*headers: tuple[bytes, bytes], method="POST", body_bytes=2, rank=None) -> list[bytes]:
     request = FakeRequest(method=method, raw_headers=headers).as_request()
-    return lines(request_head(request, body_bytes, target=b"/x?y=1", host=b"e:1", rank=rank))
+    added = () if rank is None else (rank_header(rank),)
+    return lines(request_head(request, body_bytes, target=b"/x?y=1", host=b"e:1", added=added))
 
 
 def test_own_headers_pass_in_order_and_unchanged():
@@ -52,6 +53,13 @@ def test_what_ends_here_is_not_forwarded(name):
 
 def test_headers_named_in_connection_are_not_forwarded():
     assert len(forwarded((b"Connection", b"close, X-Mine"), (b"x-mine", b"1"))) == 3
+
+
+def test_what_is_added_goes_in_the_place_of_the_clients_own():
+    request = FakeRequest(raw_headers=((b"TraceParent", b"theirs"), (b"X-A", b"1"))).as_request()
+    head = request_head(request, 2, target=b"/", host=b"e", added=[(b"traceparent", b"ours")])
+    assert [x for x in lines(head) if b"trace" in x.lower()] == [b"traceparent: ours"]
+    assert b"X-A: 1" in lines(head)
 
 
 def test_a_rank_replaces_the_clients_own():
