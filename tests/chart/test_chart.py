@@ -7,16 +7,21 @@ import pytest
 import yaml
 
 from router.cli import make_parser as router_parser
+from router.collectors import ReplicaSample
 from router.config import parse_config
+from router.metrics import Metrics
+from router.tenants import read_keys
 from tests.support.discoveries import followed, kube_world
 from tests.support.helm import CHART, EXAMPLES, ROOT, helm, helm_binary, render
 from tests.support.processes import until
+from tests.support.prometheus import names_in
 from workers.cli import make_parser as worker_parser
 
 pytestmark = pytest.mark.skipif(helm_binary() is None, reason="needs helm (HELM or PATH)")
 VERSIONS = ("1.28", "1.33", "1.37")
-CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute", "ScaledObject"}
 BY_NAME = {path.stem: path for path in EXAMPLES}
+REPLICAS = [ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)]
 SOURCES = {"pods": "discovery.selector=app=vllm", "service": "discovery.service=vllm"}
 
 
@@ -70,9 +75,9 @@ def test_only_what_asks_the_api_has_a_token(rendered):
 
 
 def test_services_and_policies_select_pods_that_exist(rendered):
-    labels = [t["spec"]["template"]["metadata"]["labels"] for t in rendered.of("Deployment")]
+    labels = [t["spec"]["template"]["metadata"]["labels"] for t in rendered.workloads()]
     selectors = [t["spec"]["selector"] for t in rendered.of("Service")]
-    kinds = ("Deployment", "PodDisruptionBudget", "NetworkPolicy")
+    kinds = ("Deployment", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy")
     for thing in (t for kind in kinds for t in rendered.of(kind)):
         spec = thing["spec"]
         selectors.append((spec.get("podSelector") or spec["selector"])["matchLabels"])
@@ -81,7 +86,7 @@ def test_services_and_policies_select_pods_that_exist(rendered):
 
 
 def test_no_two_deployments_share_pods(rendered):
-    deployments = rendered.of("Deployment")
+    deployments = rendered.workloads()
     for one in deployments:
         selector = one["spec"]["selector"]["matchLabels"].items()
         owned = [
@@ -93,7 +98,7 @@ def test_no_two_deployments_share_pods(rendered):
 
 
 def test_ports_that_are_pointed_at_exist(rendered):
-    for deployment in rendered.of("Deployment"):
+    for deployment in rendered.workloads():
         container = deployment["spec"]["template"]["spec"]["containers"][0]
         names = {port["name"] for port in container["ports"]}
         probes = [container[key] for key in container if key.endswith("Probe")]
@@ -197,6 +202,67 @@ def container_of(objects, deployment):
     return objects.one("Deployment", deployment)["spec"]["template"]["spec"]["containers"][0]
 
 
+def test_keys_are_a_secret_that_the_router_reads():
+    objects = render("-f", str(BY_NAME["keys-and-scaling"]))
+    keys = objects.one("Secret")
+    config = parse_config(objects.config())
+    pod = objects.one("Deployment", "demo-warmgate")["spec"]["template"]["spec"]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == "keys"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "keys"]
+    assert volume["secret"]["secretName"] == keys["metadata"]["name"]
+    assert config.tenants.keys_file == f"{mount['mountPath']}/keys.yaml"
+    assert "sha256" not in objects.one("ConfigMap", "demo-warmgate")["data"]["router.yaml"]
+
+
+def test_rendered_keys_are_a_key_file(tmp_path):
+    objects = render("-f", str(BY_NAME["keys-and-scaling"]))
+    (tmp_path / "keys.yaml").write_text(objects.one("Secret")["stringData"]["keys.yaml"])
+    # the hash in the example is of this word
+    tenant = read_keys(tmp_path / "keys.yaml").find("test")
+    assert tenant is not None
+    assert tenant.id == "search-team"
+
+
+def test_keys_may_be_a_secret_that_exists():
+    objects = render(*flags("tenants.existingSecret=mine"))
+    assert not objects.of("Secret")
+    volumes = objects.one("Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"secretName": "mine", "defaultMode": 0o440} in [v.get("secret") for v in volumes]
+    assert parse_config(objects.config()).tenants.keys_file
+    assert "401" in objects.one("Pod")["spec"]["containers"][0]["args"][0]
+
+
+def test_keda_scales_what_exists_by_metrics_that_exist():
+    more = ("--set-json", "autoscaling.keda.predictedTtftSeconds=1.5")
+    objects = render("-f", str(BY_NAME["keys-and-scaling"]), *more)
+    assert not objects.of("HorizontalPodAutoscaler")
+    names = {(t["kind"], t["metadata"]["name"]) for t in objects}
+    known = {family.name for family in Metrics(lambda: REPLICAS).registry.collect()}
+    scaled = objects.of("ScaledObject")
+    assert len(scaled) == 2
+    for thing in scaled:
+        target = thing["spec"]["scaleTargetRef"]
+        assert (target.get("kind", "Deployment"), target["name"]) in names
+        for trigger in thing["spec"]["triggers"]:
+            asked = names_in(trigger["metadata"]["query"])
+            assert asked
+            assert asked <= known
+            assert float(trigger["metadata"]["threshold"]) > 0
+    for workload in objects.workloads():
+        is_scaled = workload["metadata"]["name"] in {t["metadata"]["name"] for t in scaled}
+        assert ("replicas" in workload["spec"]) is not is_scaled
+
+
+def test_a_stateful_engine_has_a_claim_of_its_own():
+    engine = render("-f", str(BY_NAME["keys-and-scaling"])).one("StatefulSet")["spec"]
+    (claim,) = engine["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "100Gi"
+    assert claim["metadata"]["name"] not in {
+        v["name"] for v in engine["template"]["spec"]["volumes"]
+    }
+    assert engine["serviceName"] == "demo-warmgate-engines"
+
+
 def test_engines_may_end_after_routers_have_left_them():
     objects = render("-f", str(BY_NAME["one-model"]))
     pod = objects.one("Deployment", "demo-warmgate-llama")["spec"]["template"]["spec"]
@@ -225,6 +291,8 @@ def test_one_router_has_no_budget_that_would_block_a_node_and_many_have():
         "discovery.selector=",
         "ingress.enabled=true",
         "httpRoute.enabled=true",
+        "tenants.list[0].id=a,tenants.list[0].keys[0]=plain",
+        "autoscaling.enabled=true,autoscaling.keda.enabled=true",
     ],
 )
 def test_values_that_cannot_work_are_refused(pairs):

@@ -46,8 +46,11 @@ class Objects(list[dict[str, Any]]):
 
     def pods(self) -> list[dict[str, Any]]:
         """The spec of every pod that these objects start."""
-        specs = [t["spec"]["template"]["spec"] for t in self.of("Deployment")]
+        specs = [t["spec"]["template"]["spec"] for t in self.workloads()]
         return specs + [t["spec"] for t in self.of("Pod")]
+
+    def workloads(self) -> list[dict[str, Any]]:
+        return self.of("Deployment") + self.of("StatefulSet")
 
     def config(self) -> dict[str, Any]:
         """The router's settings."""

@@ -51,6 +51,12 @@ app.kubernetes.io/component: engine
 {{- if or (and .Values.autoscaling.enabled (gt (int .Values.autoscaling.maxReplicas) 1)) (and (not .Values.autoscaling.enabled) (gt (int .Values.replicas) 1)) -}}true{{- end -}}
 {{- end -}}
 
+{{- /* The Secret with the key file; empty: no keys. */ -}}
+{{- define "warmgate.keysSecret" -}}
+{{- if .Values.tenants.existingSecret -}}{{ .Values.tenants.existingSecret }}
+{{- else if .Values.tenants.list -}}{{ include "warmgate.name" . }}-keys{{- end -}}
+{{- end -}}
+
 {{- /* The router's settings: what the values say, under what `config` says. */ -}}
 {{- define "warmgate.config" -}}
 {{- $d := .Values.discovery -}}
@@ -89,7 +95,9 @@ app.kubernetes.io/component: engine
 {{- $_ := set $shared "url" (printf "redis://%s-redis:6379/0" (include "warmgate.name" .)) -}}
 {{- end -}}
 {{- $_ := set $shared "prefix" (include "warmgate.name" .) -}}
-{{- $base := dict "shared" $shared "listen" $listen "discovery" $discovery "index" $index "health" $health "log" (dict "access" true) -}}
+{{- $tenants := dict -}}
+{{- if include "warmgate.keysSecret" . -}}{{- $_ := set $tenants "keys_file" "/etc/warmgate-keys/keys.yaml" -}}{{- end -}}
+{{- $base := dict "tenants" $tenants "shared" $shared "listen" $listen "discovery" $discovery "index" $index "health" $health "log" (dict "access" true) -}}
 {{- mustMergeOverwrite $base (deepCopy .Values.config) | toYaml -}}
 {{- end -}}
 
@@ -130,6 +138,13 @@ ports:
 {{- $events := printf "tcp://*:%d" (int (.Values.discovery.eventsPort | default 5557)) -}}
 {{- $replay := printf "tcp://*:%d" (int (.Values.discovery.replayPort | default 5657)) -}}
 {{- dict "enable_kv_cache_events" true "publisher" "zmq" "endpoint" $events "replay_endpoint" $replay "topic" .Values.discovery.topic | toJson -}}
+{{- end -}}
+
+{{- /* P95 of the TTFT that routers predict, in s; `model`: of one. */ -}}
+{{- define "warmgate.predictedTtft" -}}
+{{- $labels := printf `service="%s",namespace="%s"` (include "warmgate.adminService" .) .Release.Namespace -}}
+{{- with .model -}}{{- $labels = printf `%s,model="%s"` $labels . -}}{{- end -}}
+{{- printf `histogram_quantile(0.95, sum by (le) (rate(warmgate_predicted_ttft_seconds_bucket{%s}[2m])))` $labels -}}
 {{- end -}}
 
 {{- define "warmgate.redisSelector" -}}
