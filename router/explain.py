@@ -16,6 +16,7 @@ COLUMNS = (
     ("of blocks", "prompt_blocks"),
     ("expected tokens", "expected_tokens"),
     ("distance ms", "distance_ms"),
+    ("load ms", "load_ms"),
     ("wait ms", "wait_ms"),
     ("memory wait ms", "memory_wait_ms"),
     ("prefill ms", "prefill_ms"),

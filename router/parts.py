@@ -21,6 +21,7 @@ from router.events.sources import DialSources, choose_sources
 from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
 from router.index.reservations import NoSiblings, Reservations, Siblings
+from router.index.tiers import TieredIndex
 from router.metrics import Metrics
 from router.proxy.forwarder import Forwarder
 from router.proxy.reply import Limits
@@ -31,6 +32,7 @@ from router.settings import (
     EventsSettings,
     ForwardSettings,
     HealthSettings,
+    IndexSettings,
     LogSettings,
     RouterConfig,
     SharedSettings,
@@ -118,6 +120,11 @@ def reply_limits(forward: ForwardSettings) -> Limits:
         high_water_bytes=forward.buffer_bytes,
         max_tries=forward.max_tries,
     )
+
+
+def index(memory: IndexSettings, clock: Callable[[], float]) -> TieredIndex:
+    """An empty index."""
+    return TieredIndex(clock=clock, max_bytes=memory.max_bytes, load_ms_per_ktoken=memory.tiers)
 
 
 def forwarder(config: RouterConfig, tls: ssl.SSLContext, stack: AsyncExitStack) -> Forwarder:

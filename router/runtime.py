@@ -17,8 +17,8 @@ from router.discover import discover
 from router.events.keeper import Keeper
 from router.events.sources import DialSources
 from router.events.upkeep import Upkeep
-from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
+from router.index.tiers import TieredIndex
 from router.metrics import Metrics
 from router.parity import Parity, SelfTest
 from router.planner import Planner
@@ -58,7 +58,7 @@ class Runtime:
 
     clock: Callable[[], float]
     pool: Pool
-    index: MemoryIndex
+    index: TieredIndex
     reservations: Reservations
     speeds: Speeds
     tokens: Tokenizers
@@ -188,7 +188,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     siblings = parts.siblings(config.shared, clock, stack)
     reservations, speeds = Reservations(clock, siblings=siblings), Speeds()
-    index = MemoryIndex(clock=clock, max_bytes=config.index.max_bytes)
+    index = parts.index(config.index, clock)
     tokens = parts.tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
     runtime: Runtime
@@ -208,7 +208,10 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         tokenizer=tokens.tokenizer,
         memo=tokens.blocks,
         forward_ids=config.tokens.forward_ids,
-        chooser=Chooser(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
+        chooser=Chooser(
+            *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
+            beyond=index.beyond,
+        ),
     )
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
     runtime = Runtime(

@@ -183,6 +183,7 @@ class IndexSettings(Settings, frozen=True):
         int,
         _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
     ] = 512 * 2**20
+    tiers: Annotated[dict[str, float], _doc("Ms to load 1,000 tokens from a slower `medium`.")] = {}
     siblings: Annotated[
         tuple[str, ...], _doc("Base URLs of other routers, to copy the index from at the start.")
     ] = ()

@@ -63,6 +63,8 @@ def _candidate(choice: Choice, candidate: Candidate, around: Surroundings) -> di
         "matched_tokens": candidate.matched_tokens,
         "expected_tokens": candidate.hit_tokens - candidate.matched_tokens,
         "distance_ms": candidate.distance_ms,
+        "loaded_tokens": candidate.loaded_tokens,
+        "load_ms": candidate.load_ms,
         "wait_ms": candidate.wait_ms,
         "memory_wait_ms": candidate.memory_wait_ms,
         "prefill_ms": computing_ms(query, candidate),

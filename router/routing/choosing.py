@@ -13,6 +13,7 @@ from msgspec import Struct
 from router.blocks import BlockHash
 from router.index.protocol import PrefixIndex
 from router.index.reservations import Reservation, Reservations
+from router.index.tiers import Load, Loads
 from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
 from router.routing.decision import Decision
@@ -61,6 +62,11 @@ class Ask(Struct, frozen=True, gc=False):
     prompt_tokens: int
     session: str | None = None
     start_key: str = ""
+
+
+def no_loads(prefix: Sequence[BlockHash], matched: Mapping[ReplicaId, int]) -> Loads:
+    """Engines have no slower tiers that count."""
+    return {}
 
 
 class Choice(Struct, frozen=True):
@@ -115,6 +121,8 @@ class Chooser:
     policy: Policy
     clock: Callable[[], float]
     history: History = field(default_factory=History)
+    beyond: Callable[[Sequence[BlockHash], Mapping[ReplicaId, int]], Loads] = no_loads
+    """What slower tiers add to a match; see `TieredIndex.beyond`."""
     cache_tokens: dict[ReplicaId, int] = field(default_factory=dict)
     """How large each replica's cache is, where it has said so."""
 
@@ -165,6 +173,8 @@ class Chooser:
         holders = self.history if self.policy.uses_history else self.index
         distinct = {id(c.prefix): c.prefix for c in contenders if c.prefix.hashes}
         matched = {key: holders.match(prefix.hashes) for key, prefix in distinct.items()}
+        beyond = no_loads if self.policy.uses_history else self.beyond
+        tier_loads = {key: beyond(prefix.hashes, matched[key]) for key, prefix in distinct.items()}
         expected = {
             key: self.reservations.expected(prefix.hashes) for key, prefix in distinct.items()
         }
@@ -174,13 +184,17 @@ class Chooser:
             held = matched.get(id(prefix), {}).get(replica_id, 0)
             coming = expected.get(id(prefix), {}).get(replica_id, 0)
             load = loads[replica_id]
+            parts = tier_loads.get(id(prefix), {}).get(replica_id, ())
+            near = max(held, coming)
+            end, load_ms = _loading(parts, held, near, prefix.block_size)
+            hit_tokens = _hit(end, prefix.block_size, ask.prompt_tokens)
             memory = self._memory(contender, load.resident_tokens, ask.prompt_tokens)
             candidates.append(
                 Candidate(
                     replica_id=replica_id,
                     ttft=self.speeds.of(replica_id, contender.fleet),
                     matched_tokens=_hit(held, prefix.block_size, ask.prompt_tokens),
-                    hit_tokens=_hit(max(held, coming), prefix.block_size, ask.prompt_tokens),
+                    hit_tokens=hit_tokens,
                     wait_ms=load.wait_ms,
                     queued_tokens=load.queued_tokens,
                     running=load.running,
@@ -191,6 +205,8 @@ class Chooser:
                     memory_ms=memory.use_ms,
                     memory_wait_ms=memory.wait_ms,
                     distance_ms=contender.distance_ms,
+                    loaded_tokens=hit_tokens - _hit(near, prefix.block_size, ask.prompt_tokens),
+                    load_ms=load_ms,
                 )
             )
         return candidates
@@ -215,6 +231,18 @@ class _Memory(Struct, frozen=True, gc=False):
     full: float = 0.0
     use_ms: float = 0.0
     wait_ms: float = 0.0
+
+
+def _loading(parts: Sequence[Load], held: int, near: int, block_size: int) -> tuple[int, float]:
+    """Where a hit ends that slower tiers add to, in blocks, and how long loading them takes, in ms.
+
+    `parts` begin behind `held` blocks; of them, those up to `near` need not be loaded.
+    """
+    end, load_ms = held, 0.0
+    for part in parts:
+        first, end = max(end, near), end + part.blocks
+        load_ms += max(0, end - first) * block_size * part.ms_per_token
+    return max(near, end), load_ms
 
 
 def _hit(blocks: int, block_size: int, prompt_tokens: int) -> int:

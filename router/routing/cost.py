@@ -26,7 +26,8 @@ def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
 def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     """When this prompt's first token would come."""
     uncached = uncached_tokens(query, candidate)
-    wait_ms = candidate.distance_ms + candidate.wait_ms + candidate.memory_wait_ms
+    wait_ms = candidate.wait_ms + candidate.memory_wait_ms
+    wait_ms += candidate.distance_ms + candidate.load_ms
     hit_tokens = query.prompt_tokens - uncached
     return candidate.ttft.predict_ms(uncached, wait_ms, candidate.running, hit_tokens)
 

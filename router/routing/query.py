@@ -25,8 +25,9 @@ class Candidate(Struct, frozen=True, gc=False):
     long each. `full`: share of its
     cache that requests in flight hold (0 if its size isn't known). `memory_ms`: the prompt's
     footprint as a share of that cache, times how long an answer takes. `memory_wait_ms`: until so
-    much is free, by what ends there. `distance_ms`: the way there and back. `ttft`: what it has
-    shown of its speed.
+    much is free, by what ends there. `distance_ms`: the way there and back.
+    `loaded_tokens`: those of the hit that it would load from a slower tier, in `load_ms`. `ttft`:
+    what it has shown of its speed.
     """
 
     replica_id: ReplicaId
@@ -43,3 +44,5 @@ class Candidate(Struct, frozen=True, gc=False):
     memory_ms: float = 0.0
     memory_wait_ms: float = 0.0
     distance_ms: float = 0.0
+    loaded_tokens: int = 0
+    load_ms: float = 0.0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from router.blocks import BlockStored
-from router.index import MemoryIndex, PrefixIndex
+from router.index import MemoryIndex, PrefixIndex, TieredIndex
 from tests.support.events import prefix, removed, stored
 
 TOKENS = list(range(16))  # four blocks
@@ -30,7 +30,17 @@ class Crowded(PutAway):
         self.remove("crowd", removed(*range(10**6 + 50, 10**6 + 2000)))
 
 
-@pytest.fixture(params=[MemoryIndex, PutAway, Crowded], ids=["memory", "put away", "crowded"])
+class Tiered(TieredIndex):
+    """Gives credit for two slower tiers, which `match` is not about."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock, load_ms_per_ktoken={"CPU": 1.0, "STORAGE": 10.0})
+
+
+MAKERS = {"memory": MemoryIndex, "put away": PutAway, "crowded": Crowded, "tiered": Tiered}
+
+
+@pytest.fixture(params=list(MAKERS.values()), ids=list(MAKERS))
 def index(request: pytest.FixtureRequest) -> PrefixIndex:
     make: Callable[..., PrefixIndex] = request.param
     return make(clock=lambda: 0.0)
@@ -189,6 +199,16 @@ def test_a_match_runs_from_block_0_to_the_first_hole(index):
     assert index.match(prefix(TOKENS)) == {"a": 1}
     index.store("b", stored([1], TOKENS[:4]))
     assert index.match(prefix(TOKENS)) == {"a": 1, "b": 4}
+
+
+def test_a_reset_clears_every_tier(index):
+    index.store("a", stored([1], TOKENS[:4], medium="GPU"))
+    index.store("a", stored([1, 2], TOKENS[:8], medium="CPU"))
+    index.clear("a")
+    assert index.match(prefix(TOKENS)) == {}
+    index.store("a", stored([2], TOKENS[4:8], parent=1, medium="CPU"))
+    index.store("a", stored([1], TOKENS[:4], medium="GPU"))
+    assert index.match(prefix(TOKENS)) == {"a": 1}
 
 
 def test_an_empty_prefix_matches_nobody(index):
