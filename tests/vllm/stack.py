@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,22 @@ def installed() -> Installed | None:
     return Installed(Path(vllm), Path(model), logs)
 
 
+_PORT_KEYS = ("url", "events_url", "replay_url")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a vLLM listens; 0: a free port."""
+
+    http: int = 0
+    events: int = 0
+    replay: int = 0
+
+
+FREE_PORTS = Ports()
+NO_VARIABLES: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """A running vLLM, as its launcher's ready line describes it."""
@@ -51,6 +67,12 @@ class Replica:
     @property
     def url(self) -> str:
         return str(self.line["url"])
+
+    @property
+    def fixed_ports(self) -> "Ports":
+        """Where it listens, for another one that takes its place."""
+        line = self.line
+        return Ports(*(int(line[key].rpartition(":")[2]) for key in _PORT_KEYS))
 
     def as_flag(self) -> str:
         """The value of the router's `--replica`."""
@@ -75,9 +97,10 @@ def replicas(at: Installed, count: int = 2) -> Iterator[list[Replica]]:
     """Start `count` at once, each with a core of its own while there are enough."""
     with ExitStack() as stack:
         names = [f"r{number + 1}" for number in range(count)]
+        cores = [str(number % (os.cpu_count() or 1)) for number in range(count)]
         processes = [
-            stack.enter_context(_process(name, _launch(at, number), at.logs))
-            for number, name in enumerate(names)
+            stack.enter_context(_process(name, _launch(at, core), at.logs))
+            for name, core in zip(names, cores, strict=True)
         ]
         yield [
             Replica(name, process, _ready_line(process, name))
@@ -86,12 +109,43 @@ def replicas(at: Installed, count: int = 2) -> Iterator[list[Replica]]:
 
 
 @contextmanager
+def replica_with(
+    at: Installed, name: str, flags: Sequence[str], cores: str, ports: Ports = FREE_PORTS
+) -> Iterator[Replica]:
+    """One vLLM with flags of its own. `cores`: as --cpu-cores of the launcher."""
+    with _process(name, _launch(at, cores, ports, flags), at.logs) as process:
+        yield Replica(name, process, _ready_line(process, name))
+
+
+@contextmanager
+def silent_replica(at: Installed) -> Iterator[str]:
+    """The URL of a vLLM that was started by hand, without events."""
+    port = _free_port()
+    command = [
+        *(str(at.vllm), "serve", str(at.model), "--host", "127.0.0.1", "--port", str(port)),
+        *("--served-model-name", MODEL_NAME, "--max-model-len", "1024"),
+    ]
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0"}
+    with _process("silent", command, at.logs, environ | {"HF_HUB_OFFLINE": "1"}):
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/health")
+        yield url
+
+
+@contextmanager
 def router(at: Installed, targets: Sequence[Replica], policy: str, *options: str) -> Iterator[str]:
     """The URL of a router that is ready, with an index that has caught up."""
+    with router_for(at, [target.as_flag() for target in targets], policy, *options) as url:
+        yield url
+
+
+@contextmanager
+def router_for(at: Installed, targets: Sequence[str], policy: str, *options: str) -> Iterator[str]:
+    """`router`, for replicas as `--replica` names them."""
     command = [
         *(sys.executable, "-m", "router.cli", "serve", "--port", "0", "--policy", policy),
         *("--tokenizer", str(at.model)),
-        *(word for target in targets for word in ("--replica", target.as_flag())),
+        *(word for target in targets for word in ("--replica", target)),
         *options,
     ]
     with _process(f"router-{policy}", command, at.logs) as process:
@@ -121,22 +175,25 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _launch(at: Installed, number: int) -> list[str]:
-    core = str(number % (os.cpu_count() or 1))
+def _launch(
+    at: Installed, cores: str, ports: Ports = FREE_PORTS, flags: Sequence[str] = ()
+) -> list[str]:
     return [
         *(sys.executable, "-m", "workers.cli", "vllm", "--vllm", str(at.vllm)),
-        *("--events", "tcp://*:0", "--replay", "tcp://*:0"),
-        *("--cpu", "--cpu-cores", core, "--cpu-kv-gib", "1"),
+        *("--events", f"tcp://*:{ports.events}", "--replay", f"tcp://*:{ports.replay}"),
+        *("--cpu", "--cpu-cores", cores, "--cpu-kv-gib", "1"),
         str(at.model),
-        *("--host", "127.0.0.1", "--port", "0", "--served-model-name", MODEL_NAME),
-        *("--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16"),
+        *("--host", "127.0.0.1", "--port", str(ports.http), "--served-model-name", MODEL_NAME),
+        *("--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16", *flags),
     ]
 
 
 @contextmanager
-def _process(name: str, command: Sequence[str], logs: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _process(
+    name: str, command: Sequence[str], logs: Path, variables: Mapping[str, str] = NO_VARIABLES
+) -> Iterator["subprocess.Popen[bytes]"]:
     # VLLM_SERVER_DEV_MODE brings /reset_prefix_cache.
-    environ = os.environ | {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    environ = os.environ | {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **variables}
     with (
         open(logs / f"vllm-{name}.log", "wb") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environ) as process,
