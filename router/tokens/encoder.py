@@ -9,6 +9,7 @@ pre-tokenizers treat the very first text of an input in another way (Metaspace, 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -59,37 +60,29 @@ class Edges:
 NO_EDGES: Final = Edges()
 
 
-class Encoder:
-    """A tokenizer with a memo of pieces."""
+class PieceEncoder(ABC):
+    """A vocabulary with a memo of pieces. `edges`: None if it does more than put ids around."""
 
-    def __init__(self, tokenizer: Tokenizer, memo: Memo[str]) -> None:
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        self._tokenizer = tokenizer
+    edges: Edges | None
+
+    def __init__(self, memo: Memo[str]) -> None:
         self.memo = memo
-        self._literal: Tokenizer | None = None
-        self._boundary = _boundary(tokenizer)
-        self.edges = _edges(tokenizer)
 
     @property
+    @abstractmethod
     def cuts(self) -> bool:
         """Whether texts are cut into pieces; otherwise each is remembered whole."""
-        return self._boundary is not None
 
+    @abstractmethod
     def token_text(self, token: int | None) -> str | None:
         """How the vocabulary spells a token; None for one that it doesn't have."""
-        return None if token is None else self._tokenizer.id_to_token(token)
 
+    @abstractmethod
     def pieces(self, text: str) -> list[str]:
         """Cut a text so that the pieces' ids in a row are the text's ids."""
-        if self._boundary is None:
-            return [text] if text else []
-        found = self._boundary.finditer(text)
-        starts = [match.start() for match in islice(found, MAX_PIECES)]
-        if len(starts) == MAX_PIECES:
-            return [text]
-        bounds = [0, *starts, len(text)]
-        return [text[a:b] for a, b in pairwise(bounds) if a < b]
+
+    @abstractmethod
+    def _encode(self, piece: str) -> bytes: ...
 
     def recall(self, pieces: Iterable[str]) -> list[bytes | None]:
         """Ids of each piece; None for one that has to be encoded."""
@@ -102,6 +95,36 @@ class Encoder:
     def encode_pieces(self, pieces: Iterable[str]) -> dict[str, bytes]:
         """Encode without the memo; this alone may run in another thread."""
         return {piece: self._encode(piece) for piece in pieces}
+
+
+class Encoder(PieceEncoder):
+    """A tokenizer of the `tokenizers` library."""
+
+    def __init__(self, tokenizer: Tokenizer, memo: Memo[str]) -> None:
+        super().__init__(memo)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._literal: Tokenizer | None = None
+        self._boundary = _boundary(tokenizer)
+        self.edges = _edges(tokenizer)
+
+    @property
+    def cuts(self) -> bool:
+        return self._boundary is not None
+
+    def token_text(self, token: int | None) -> str | None:
+        return None if token is None else self._tokenizer.id_to_token(token)
+
+    def pieces(self, text: str) -> list[str]:
+        if self._boundary is None:
+            return [text] if text else []
+        found = self._boundary.finditer(text)
+        starts = [match.start() for match in islice(found, MAX_PIECES)]
+        if len(starts) == MAX_PIECES:
+            return [text]
+        bounds = [0, *starts, len(text)]
+        return [text[a:b] for a, b in pairwise(bounds) if a < b]
 
     def learn_literals(self) -> None:
         """Make ready for `literal` pieces. Doubles the tokenizer's memory: call it only if so."""

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from router.openai.fields import is_given
 from router.openai.generation import Generation, Kind
-from router.tokens.encoder import NO_EDGES, Edges, Encoder
+from router.tokens.encoder import NO_EDGES, Edges, Encoder, PieceEncoder
 from router.tokens.harmony import HarmonyFormat
 from router.tokens.memo import Memo
-from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_dir
+from router.tokens.mistral import MistralFormat, TekkenEncoder
+from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_dir, tekken_file
 from router.tokens.prompt import (
     ChatPrompt,
     IdsPrompt,
@@ -75,24 +76,32 @@ NO_FLAGS: Final = EngineFlags()
 MAX_LOGGED: Final = 16
 
 
+class ChatFormat(Protocol):
+    """Lays out chats by code, as some engines do, instead of a template."""
+
+    def pieces(self, generation: Generation, prompt: ChatPrompt) -> list[str]:
+        """The prompt in the encoder's pieces. Any thread may run this. Raises TokenizeFailed."""
+        ...
+
+
 class LocalTokenizer:
     """One model's tokenizer. Construct it with `load`."""
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: PieceEncoder,
         templates: Mapping[str, ChatTemplate],
         *,
         limits: Limits,
         variables: Mapping[str, Any],
         name: str,
-        harmony: HarmonyFormat | None = None,
+        chats: ChatFormat | None = None,
     ) -> None:
         self.encoder = encoder
         self.name = name
         self.workers = Workers(name, limits.workers)
         self._templates = templates
-        self._harmony = harmony
+        self._chats = chats
         self._limits = limits
         self._variables = variables
         self._is_slow = False
@@ -111,6 +120,8 @@ class LocalTokenizer:
 
         Raises UnusableModelDir and BadTemplate.
         """
+        if (tekken := tekken_file(model_dir)) is not None:
+            return cls._of_mistral(tekken, limits, flags)
         found = read_model_dir(model_dir)
         sources = dict(found.templates)
         if flags.chat_template is not None:
@@ -126,8 +137,16 @@ class LocalTokenizer:
             limits=limits,
             variables=flags.variables,
             name=model_dir.name,
-            harmony=HarmonyFormat(encoder, clock) if found.is_harmony else None,
+            chats=HarmonyFormat(encoder, clock) if found.is_harmony else None,
         )
+
+    @classmethod
+    def _of_mistral(cls, file: Path, limits: Limits, flags: EngineFlags) -> LocalTokenizer:
+        """Engines pass over --chat-template for these models."""
+        encoder = TekkenEncoder(file, Memo(limits.memo_bytes))
+        chats = MistralFormat(encoder, flags.variables)
+        name, variables = file.parent.name, flags.variables
+        return cls(encoder, {}, limits=limits, variables=variables, name=name, chats=chats)
 
     async def tokenize(self, generation: Generation) -> bytes:
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
@@ -175,8 +194,8 @@ class LocalTokenizer:
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
         if isinstance(prompt, ChatPrompt):
-            if self._harmony is not None:
-                return self._harmony.pieces(generation, prompt)
+            if self._chats is not None:
+                return self._chats.pieces(generation, prompt)
             return self.encoder.pieces(self._render(generation, prompt, until))
         return self.encoder.pieces(prompt.text)
 
@@ -192,7 +211,7 @@ class LocalTokenizer:
         return template.render(prompt, self._limits.max_bytes, until)
 
     def _edges(self, generation: Generation) -> Edges:
-        written_whole = self._harmony is not None and generation.kind is Kind.CHAT
+        written_whole = self._chats is not None and generation.kind is Kind.CHAT
         if written_whole or not adds_special_tokens(generation):
             return NO_EDGES
         if self.encoder.edges is None:

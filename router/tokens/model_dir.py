@@ -24,7 +24,8 @@ HARMONY_MODEL: Final = "gpt_oss"
 ENGINE_FORMATS: Final = frozenset({"deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
 """Model types whose chats vLLM renders by code of its own, whatever template the files hold."""
 
-MISTRAL_FILES: Final = ("tekken.json", "tokenizer.model.v*")
+TEKKEN: Final = "tekken.json"
+SENTENCEPIECE_OF_MISTRAL: Final = "tokenizer.model.v*"
 DEFAULT_TEMPLATE: Final = "default"
 TOOL_TEMPLATE: Final = "tool_use"
 
@@ -51,15 +52,21 @@ class ModelDir:
     is_harmony: bool = False
 
 
+def tekken_file(path: Path) -> Path | None:
+    """The file by which engines tokenize, whatever others there are; only Mistral's have it."""
+    file = path / TEKKEN
+    return file if file.is_file() else None
+
+
 def read_model_dir(path: Path) -> ModelDir:
     """Read tokenizer.json and, where present, tokenizer_config.json and the template files.
 
     tokenizer.json alone says whether BOS and EOS are added: `transformers` 5 passes over
     add_bos_token and add_eos_token where there is one.
     """
-    if found := next((file for form in MISTRAL_FILES for file in path.glob(form)), None):
+    if found := next(path.glob(SENTENCEPIECE_OF_MISTRAL), None):
         raise UnusableModelDir(
-            f"{found}: engines use mistral-common for this model, which is not followed here. Name "
+            f"{found}: engines use this file by mistral-common, which is not followed here. Name "
             "no directory for it, and its replicas' /tokenize is asked (tokens.remote)"
         )
     config = _json_object(path / CONFIG)

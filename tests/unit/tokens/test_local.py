@@ -224,9 +224,9 @@ async def test_chats_that_the_engine_renders_by_its_own_code_are_left_to_it(tmp_
     assert await made.tokenize(completion("fox")) != b""
 
 
-def test_a_model_of_mistral_commons_is_refused_with_advice(tmp_path):
+def test_a_sentencepiece_of_mistrals_is_refused_with_advice(tmp_path):
     directory = write_model_dir(tmp_path)
-    (directory / "tekken.json").write_text("{}", "utf-8")
+    (directory / "tokenizer.model.v3").write_bytes(b"")
     with pytest.raises(UnusableModelDir, match="remote"):
         LocalTokenizer.load(directory)
 
