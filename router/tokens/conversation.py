@@ -58,9 +58,7 @@ def _message(message: Any, *, parts: bool) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise TokenizeFailed(Reason.INVALID)
     role = message["role"]
-    found = _content_parts(message.get("content"), drop_billing=role == "system")
-    kept = [part for part in map(_part, found) if part is not None]
-    rebuilt: Message = {"role": role, "content": kept if parts else _join(kept)}
+    rebuilt: Message = {"role": role, "content": _content(message, role, parts=parts)}
     if role == "assistant":
         _add_assistant_fields(rebuilt, message)
     elif role == "tool":
@@ -71,6 +69,16 @@ def _message(message: Any, *, parts: bool) -> Message:
     if role == "developer":
         rebuilt["tools"] = message.get("tools")
     return rebuilt
+
+
+def _content(message: Message, role: str, *, parts: bool) -> str | list[Message]:
+    content = message.get("content")
+    drop_billing = role == "system"
+    if isinstance(content, str) and not (drop_billing and content.startswith(BILLING_HEADER)):
+        return [{"type": "text", "text": content}] if parts else content  # nearly every message
+    found = _content_parts(content, drop_billing=drop_billing)
+    kept = [part for part in map(_part, found) if part is not None]
+    return kept if parts else _join(kept)
 
 
 def _content_parts(content: Any, *, drop_billing: bool) -> Iterable[Any]:

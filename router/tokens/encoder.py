@@ -86,7 +86,7 @@ class PieceEncoder(ABC):
 
     def recall(self, pieces: Iterable[str]) -> list[bytes | None]:
         """Ids of each piece; None for one that has to be encoded."""
-        return [self.memo.get(piece) for piece in pieces]
+        return self.memo.get_all(pieces)
 
     def remember(self, fresh: Mapping[str, bytes]) -> None:
         for piece, ids in fresh.items():

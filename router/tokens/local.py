@@ -207,7 +207,8 @@ class LocalTokenizer:
         template = self._templates.get(name) or self._templates.get(DEFAULT_TEMPLATE)
         if template is None:
             raise TokenizeFailed(Reason.UNSUPPORTED)
-        prompt = replace(prompt, variables={**self._variables, **prompt.variables})
+        if self._variables:
+            prompt = replace(prompt, variables={**self._variables, **prompt.variables})
         return template.render(prompt, self._limits.max_bytes, until)
 
     def _edges(self, generation: Generation) -> Edges:
@@ -220,11 +221,13 @@ class LocalTokenizer:
 
     async def _encode(self, pieces: list[str], until: float) -> bytes:
         ids = self.encoder.recall(pieces)
-        missing = {piece for piece, known in zip(pieces, ids, strict=True) if known is None}
-        fresh = await self._encode_missing(missing, until) if missing else {}
+        known = [some for some in ids if some is not None]
+        if len(known) == len(ids):
+            return b"".join(known)
+        missing = {piece for piece, some in zip(pieces, ids, strict=True) if some is None}
+        fresh = await self._encode_missing(missing, until)
         return b"".join(
-            fresh[piece] if known is None else known
-            for piece, known in zip(pieces, ids, strict=True)
+            fresh[piece] if some is None else some for piece, some in zip(pieces, ids, strict=True)
         )
 
     async def _encode_missing(self, pieces: set[str], until: float) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", str, bytes)
@@ -42,6 +43,20 @@ class Memo(Generic[K]):
             self.hits += 1
             self._entries.move_to_end(key)
             return ids
+
+    def get_all(self, keys: Iterable[K]) -> list[bytes | None]:
+        """`get` of each key, under the lock once."""
+        entries = self._entries
+        with self._lock:
+            found = []
+            for key in keys:
+                ids = entries.get(key)
+                if ids is not None:
+                    entries.move_to_end(key)
+                found.append(ids)
+            self.misses += (missed := found.count(None))
+            self.hits += len(found) - missed
+        return found
 
     def put(self, key: K, ids: bytes) -> None:
         cost = _cost(key, ids)

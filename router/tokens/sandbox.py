@@ -2,8 +2,8 @@
 
 Jinja's sandbox keeps a template from escaping; it does not keep it from looping for ever, nor from
 doubling a string until memory ends. So every loop and macro looks at the clock, and text that
-grows is charged to a budget. Reading a message's keys takes a short cut, because templates do
-little else. What a template computes is the same as without all this.
+grows is charged to a budget. Reading a message's keys, a loop's state and a namespace takes short
+cuts, because templates do little else. What a template computes is the same as without all this.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from types import BuiltinMethodType
 from typing import Any, Final
 
 from jinja2 import Template, nodes
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 FREE_CHARS: Final = 4096
 """Texts shorter than this are not charged: each costs a step of the template anyway."""
@@ -42,6 +43,12 @@ _DICT_NAMES: Final = frozenset(dir(dict))
 _STR_METHODS: Final = frozenset(
     name for name in dir(str) if not name.startswith("_") and not name.startswith("format")
 )
+_LOOP_NAMES: Final = frozenset(
+    {"first", "last", "index", "index0", "revindex", "revindex0", "length", "previtem", "nextitem"}
+)
+_HARMLESS: Final = frozenset({str, bool, int, float, type(None), list, dict})
+"""Types of values that have nothing to escape through; methods, say, go the sandbox's long way."""
+
 _CAN_GROW: Final = (str, list, tuple)
 _WIDTH: Final = re.compile(r"\d{6}|\*")
 
@@ -107,7 +114,7 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
             getattr(node, "body").insert(0, step.set_lineno(node.lineno))  # noqa: B009
         _charge_growth(tree)
         tree.set_environment(self)
-        return self.template_class.from_code(self, self.compile(tree), self.make_globals(None))
+        return self.template_class.from_code(self, self.compile(tree), dict(self.globals))
 
     @property
     def step(self) -> None:
@@ -122,6 +129,10 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
                 return self.undefined(obj=obj, name=attribute)
         if type(obj) is str and attribute in _STR_METHODS:
             return getattr(obj, attribute)
+        if (type(obj) is LoopContext and attribute in _LOOP_NAMES) or type(obj) is Namespace:
+            value = getattr(obj, attribute, None)
+            if value is not None and type(value) in _HARMLESS and attribute[:1] != "_":
+                return value
         return super().getattr(obj, attribute)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:

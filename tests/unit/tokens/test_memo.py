@@ -12,6 +12,17 @@ def test_what_was_put_is_found():
     assert (memo.hits, memo.misses, len(memo)) == (1, 1, 1)
 
 
+def test_many_are_looked_up_as_one_by_one():
+    cost = _cost("k0", b"0000")
+    memo: Memo[str] = Memo(4 * cost)
+    for number in range(4):
+        memo.put(f"k{number}", b"0000")
+    assert memo.get_all(["k1", "nope", "k0", "k1"]) == [b"0000", None, b"0000", b"0000"]
+    assert (memo.hits, memo.misses) == (3, 1)
+    memo.put("k4", b"0000")
+    assert memo.get_all(["k0", "k1", "k2", "k4"]) == [b"0000", b"0000", None, b"0000"]
+
+
 def test_what_was_used_longest_ago_goes_first():
     cost = _cost("k0", b"0000")
     memo: Memo[str] = Memo(4 * cost)

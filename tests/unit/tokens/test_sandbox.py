@@ -57,6 +57,11 @@ ESCAPES = [
     "{{ (''|attr('__class__')).__mro__ }}",
     "{% include '/etc/passwd' %}",
     "{% import 'os' as os %}",
+    "{% for m in messages %}{{ loop.__init__.__globals__ }}{% endfor %}",
+    "{% for m in messages %}{{ loop._to_iterator.__func__ }}{% endfor %}",
+    "{% set ns = namespace(a=1) %}{{ ns.__class__.__mro__ }}",
+    "{% set ns = namespace(a=1) %}{{ ns.__init__.__globals__ }}",
+    "{% set ns = namespace() %}{% set ns.f = '{0.__class__.__mro__}'.format %}{{ ns.f([]) }}",
 ]
 
 SAME = [
@@ -69,6 +74,10 @@ SAME = [
     "{{ '{} {x:>4}'.format(1, x='r') }}{{ 'ab'.replace('a', 'c') }}{{ 'x'.center(9) }}{{ 'x' | center(9) }}",
     "{% for k, v in messages[0] | dictsort %}{{ k }}={{ v }};{% endfor %}{{ messages | map(attribute='role') | join(',') }}",
     "{% for m in messages if m.role == 'user' %}{{ loop.length }}{{ loop.first }}{% else %}none{% endfor %}",
+    "{% for m in messages %}{{ loop.index0 }}{{ loop.revindex }}{{ loop.last }}{{ loop.depth }}{{ loop.nope is defined }}"
+    "{{ (loop.previtem or m).role }}{{ loop.nextitem is defined }}{{ loop.cycle('a', 'b') }}{{ loop.changed(m.role) }}{% endfor %}",
+    "{% set ns = namespace(a=none, b=[1], _c=2) %}{{ ns.a }}{{ ns.b }}{{ ns._c }}{{ ns.nope is defined }}{% set ns.b = 'x' %}{{ ns.b.upper() }}",
+    "{% set ns = namespace(f='a{}'.format, u='b'.upper) %}{{ ns.f(1) }}{{ ns.u() }}",
     "{% for x in [[1, [2]], [3]] recursive %}{{ x if x is number else loop(x) }}{% endfor %}",
     "{% filter upper %}a{{ 'b' + 'c' }}{% endfilter %}{% set x %}{{ 'q' + 'r' }}{% endset %}{{ x * 2 }}",
     "{% with a = 'b' + 'c' %}{{ a }}{% endwith %}{{ {'k': 'v' + 'w'}.k }}{{ ('a' + 'b').upper() + 'c' }}",
