@@ -10,6 +10,7 @@ from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
 from router.routing import POLICIES, Ask, Choice, Chooser, Contender, Policy, Prefix, Speeds
+from router.shared.told import Told
 
 FLEET = "model"
 
@@ -21,6 +22,7 @@ class SimRouter:
     number: int
     chooser: Chooser
     index: MemoryIndex
+    told: Told
 
     @classmethod
     def make(
@@ -31,14 +33,15 @@ class SimRouter:
         seed: int,
     ) -> SimRouter:
         index = MemoryIndex(clock=clock)
+        told = Told(clock)
         chooser = Chooser(
             index=index,
-            reservations=Reservations(clock),
+            reservations=Reservations(clock, others=told),
             speeds=Speeds(),
             policy=make_policy(Random(f"{seed} {number}")),
             clock=clock,
         )
-        return cls(number, chooser, index)
+        return cls(number, chooser, index, told)
 
     def hear(self, replica_id: str, events: Sequence[Event]) -> None:
         """A batch of a replica's events arrived."""

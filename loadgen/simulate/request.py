@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loadgen.simulate.engine import SimEngine
 from loadgen.simulate.fleet import Fleet
@@ -13,7 +13,6 @@ from loadgen.simulate.job import Job, make_job
 from loadgen.simulate.outcome import Served
 from loadgen.simulate.timeline import Timeline
 from loadgen.simulate.traffic import Ask
-from router.index.reservations import Reservation
 from router.routing import Claim, Prefix
 from workers.engine.sequence import Finish
 
@@ -41,8 +40,6 @@ class Request:
     answer_id: int
     served: Served
     on_end: Callable[[Sequence[int]], None]
-    _told: list[tuple[SimRouter, Reservation]] = field(default_factory=list)
-    _is_over: bool = False
 
     def send(self) -> str:
         """Choose and go; returns the replica."""
@@ -56,7 +53,7 @@ class Request:
         served.predicted_ttft_ms = choice.decision.costs_ms.get(name)
         served.predicted_hit_tokens = choice.candidates[name].hit_tokens
         claim = self.router.chooser.claim(choice, name)
-        self._share(claim)
+        self._share()
         job = make_job(self.tokens, self.hashes, size, self.ask.output_tokens, self.answer_id)
         job.on_first_token = lambda: self._first_token(job, claim)
         job.on_end = lambda finish: self._end(job, claim, finish)
@@ -64,46 +61,34 @@ class Request:
         world.timeline.after(way_s, lambda: world.engines[name].submit(job))
         return name
 
-    def _share(self, claim: Claim) -> None:
-        """Tell the other routers what was booked, as fast as they hear of it."""
-        delay_s = self.world.fleet.load_sharing_s
-        if delay_s is None:
+    def _share(self) -> None:
+        """Tell the other routers what this one makes the replica do now, as fast as they hear."""
+        world, delay_s, name = self.world, self.world.fleet.load_sharing_s, self.served.replica
+        if delay_s is None or len(world.routers) == 1:
             return
-        booked = claim.reservation
-        for other in self.world.routers:
-            if other is not self.router:
-                self.world.timeline.after(delay_s, self._teller(other, replace(booked)))
+        load, at = self.router.chooser.reservations.own_load(name), world.timeline.now
 
-    def _teller(self, other: SimRouter, copy: Reservation) -> Callable[[], None]:
         def tell() -> None:
-            if self._is_over or copy.replica_id != self.served.replica:
-                return
-            copy.is_lesson = False
-            other.chooser.reservations.take(copy)
-            self._told.append((other, copy))
-            if self.served.first_token is not None:
-                other.chooser.reservations.computed(copy)
+            for other in world.routers:
+                if other is not self.router:
+                    other.told.tell(str(self.router.number), name, load, at)
 
-        return tell
+        world.timeline.after(delay_s, tell)
 
     def _first_token(self, job: Job, claim: Claim) -> None:
         self.served.first_token = self.world.timeline.now + self.world.fleet.network_s
         self.served.hit_tokens = job.hit_tokens
         claim.first_token()
-        for other, copy in self._told:
-            other.chooser.reservations.computed(copy)
+        self._share()
 
     def _end(self, job: Job, claim: Claim, finish: Finish) -> None:
         claim.release(job.answered)
-        for other, copy in self._told:
-            other.chooser.reservations.release(copy, job.answered)
-        self._told.clear()
+        self._share()
         if finish is Finish.ABORT:
             # As the gateway: another replica while no byte has come; then the client asks again.
             if self.served.first_token is not None:
                 self.served.asked, self.served.first_token = self.world.timeline.now, None
             self.send()
             return
-        self._is_over = True
         self.served.ended = self.world.timeline.now + self.world.fleet.network_s
         self.on_end(job.chain.engine)

@@ -38,6 +38,20 @@ class Load(Struct, frozen=True, gc=False):
     def in_flight(self) -> int:
         return self.running + self.waiting
 
+    def aged(self, age_s: float) -> "Load":
+        """What became of it when so much time has passed since somebody told of it."""
+        wait_ms = max(0.0, self.wait_ms - age_s * 1e3)
+        waiting = self.waiting if wait_ms else 0
+        return Load(
+            queued_tokens=self.queued_tokens if wait_ms else 0,
+            wait_ms=wait_ms,
+            running=self.in_flight - waiting,
+            waiting=waiting,
+            recent_ms=self.recent_ms * math.exp2(-age_s / RECENT_HALF_LIFE_S),
+            mean_ms=self.mean_ms,
+            resident_tokens=self.resident_tokens,
+        )
+
     def plus(self, other: "Load") -> "Load":
         """Both, on one replica: its one queue serves all."""
         return Load(

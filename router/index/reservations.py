@@ -4,13 +4,13 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from router.blocks import BlockHash
 from router.index.load import NOTHING_YET, Answers, Load, Recent
-from router.index.residency import Residency
+from router.index.residency import Residency, common_blocks
 from router.replicas import ReplicaId
 
 
@@ -31,6 +31,8 @@ class Reservation:
     prompt_tokens: int = 0
     block_size: int = 0
     is_lesson: bool = False
+    reusing_ms: float = 0.0
+    """What its hit takes: the replica is busy with it, but others need not wait for it."""
     running_then: int = 0
     computed_at: float | None = None
 
@@ -46,7 +48,10 @@ SAME_STEP = 0.1
 
 @dataclass(slots=True)
 class Computed:
-    """Prompts whose first tokens came together, and the time since nobody was before them."""
+    """Prompts whose first tokens came together, and the time since nobody was before them.
+
+    `hit_tokens`: the longest of their hits, for a step looks them up beside each other.
+    """
 
     began: float
     ended: float
@@ -65,6 +70,13 @@ class _Lane:
     head_since: float = 0.0
     residency: Residency = field(default_factory=Residency)
     batch: Computed | None = None
+
+
+class OthersLoads(Protocol):
+    """What other routers make replicas do."""
+
+    def get(self, replica_id: ReplicaId, /) -> Load | None:
+        """All of them together, as of now. None: nothing."""
 
 
 class Siblings(Protocol):
@@ -110,8 +122,8 @@ class Reservations:
     """All requests in flight, by replica and by the first block of their prefix."""
 
     clock: Callable[[], float]
-    others: Mapping[ReplicaId, Load] = field(default_factory=dict)
-    """What other routers make replicas do. Whoever learns it puts a new mapping here."""
+    others: OthersLoads = field(default_factory=dict[ReplicaId, Load])
+    """Whoever learns it puts something new here."""
     siblings: Siblings = field(default_factory=NoSiblings)
     _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict)
     _recent: dict[ReplicaId, Recent] = field(default_factory=dict)
@@ -119,13 +131,19 @@ class Reservations:
     answers: Answers = field(default_factory=Answers)
 
     def take(self, reservation: Reservation) -> None:
-        """Book a request. `running_then` records what it found there."""
+        """Book a request. `running_then` records what it found there.
+
+        Behind another router's prompts it is no lesson: their first tokens, by which its own time
+        could be told from theirs, aren't seen here.
+        """
         recent = self._recent.setdefault(reservation.replica_id, Recent())
-        recent.add(reservation.cost_ms, reservation.booked_at)
+        recent.add(reservation.cost_ms + reservation.reusing_ms, reservation.booked_at)
         lane = self._lanes.setdefault(reservation.replica_id, _Lane())
         if not lane.pending:
             lane.head_since = reservation.booked_at
-        reservation.running_then = len(lane.running)
+        others = self._by_others(reservation.replica_id)
+        reservation.running_then = len(lane.running) + sum(load.running for load in others)
+        reservation.is_lesson &= not any(load.waiting for load in others)
         lane.pending[id(reservation)] = reservation
         lane.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
         if reservation.prefix:
@@ -150,7 +168,7 @@ class Reservations:
         batch, hit_tokens = lane.batch, reservation.prompt_tokens - reservation.uncached_tokens
         if batch is not None and now - batch.ended <= SAME_STEP * (batch.ended - batch.began):
             batch.uncached_tokens += reservation.uncached_tokens
-            batch.hit_tokens += hit_tokens
+            batch.hit_tokens = max(batch.hit_tokens, hit_tokens)
             batch.is_lesson &= reservation.is_lesson
             return None
         lane.batch = Computed(
@@ -176,9 +194,13 @@ class Reservations:
     def load(self, replica_id: ReplicaId) -> Load:
         """What the replica has to do now, for this router and others."""
         load = self.own_load(replica_id)
-        for other in (self.others.get(replica_id), self.siblings.get(replica_id)):
-            load = load if other is None else load.plus(other)
+        for other in self._by_others(replica_id):
+            load = load.plus(other)
         return load
+
+    def _by_others(self, replica_id: ReplicaId) -> list[Load]:
+        both = self.others.get(replica_id), self.siblings.get(replica_id)
+        return [load for load in both if load is not None]
 
     def own_loads(self) -> dict[ReplicaId, Load]:
         """What each replica has to do for this router; those with nothing may lack."""
@@ -276,17 +298,3 @@ class Reservations:
         siblings.pop(id(reservation), None)
         if not siblings:
             self._by_root.pop(reservation.prefix[0], None)
-
-
-def common_blocks(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
-    """Leading blocks that two prefixes share. Each hash names all before it, so bisection does."""
-    low, high = 0, min(len(one), len(other))
-    if high and one[high - 1] == other[high - 1]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[middle - 1] == other[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

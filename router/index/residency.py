@@ -54,3 +54,17 @@ class Residency:
             else:
                 high = middle - 1
         return prompt_tokens - low * STRIDE * block_size
+
+
+def common_blocks(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
+    """Leading blocks that two prefixes share. Each hash names all before it, so bisection does."""
+    low, high = 0, min(len(one), len(other))
+    if high and one[high - 1] == other[high - 1]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[middle - 1] == other[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -153,7 +153,8 @@ class Chooser:
         reservation = Reservation(
             replica_id=replica_id,
             uncached_tokens=uncached,
-            cost_ms=candidate.ttft.computing_ms(uncached, prompt_tokens - uncached),
+            cost_ms=candidate.ttft.computing_ms(uncached),
+            reusing_ms=candidate.ttft.reusing_ms(prompt_tokens - uncached),
             prefix=contender.prefix.hashes,
             booked_at=self.clock(),
             silent=silent,
@@ -189,13 +190,17 @@ class Chooser:
             end, load_ms = _loading(parts, held, near, prefix.block_size)
             hit_tokens = _hit(end, prefix.block_size, ask.prompt_tokens)
             memory = self._memory(contender, load.resident_tokens, ask.prompt_tokens)
+            ttft = self.speeds.of(replica_id, contender.fleet)
+            # Others may have learnt another speed, or none: whoever compares their queue with
+            # computing elsewhere must measure both by one speed.
+            wait_ms = min(load.wait_ms, ttft.computing_ms(load.queued_tokens))
             candidates.append(
                 Candidate(
                     replica_id=replica_id,
-                    ttft=self.speeds.of(replica_id, contender.fleet),
+                    ttft=ttft,
                     matched_tokens=_hit(held, prefix.block_size, ask.prompt_tokens),
                     hit_tokens=hit_tokens,
-                    wait_ms=load.wait_ms,
+                    wait_ms=wait_ms,
                     queued_tokens=load.queued_tokens,
                     running=load.running,
                     in_flight=load.in_flight,

@@ -19,8 +19,8 @@ def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
 
 def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
     """How long the prompt keeps the replica busy."""
-    uncached = uncached_tokens(query, candidate)
-    return candidate.ttft.computing_ms(uncached, query.prompt_tokens - uncached)
+    uncached, ttft = uncached_tokens(query, candidate), candidate.ttft
+    return ttft.computing_ms(uncached) + ttft.reusing_ms(query.prompt_tokens - uncached)
 
 
 def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
@@ -32,18 +32,25 @@ def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
     return candidate.ttft.predict_ms(uncached, wait_ms, candidate.running, hit_tokens)
 
 
+AGAIN = 0.2
+"""Computing what another replica is computing already costs others at least such a share of it."""
+
+
 class Surroundings(Struct, frozen=True, gc=False):
     """What is normal in the fleet. `busy`: mean share of time that replicas computed of late;
-    `queueing`: share of them that have prompts to compute now."""
+    `queueing`: share of them that have prompts to compute now; `coming_tokens`: the most of this
+    prompt that one of them is computing for somebody else."""
 
     busy: float
     queueing: float
+    coming_tokens: int = 0
 
     @classmethod
     def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
         count = len(candidates)
         queueing = sum(c.in_flight > c.running for c in candidates)
-        return cls(sum(c.busy for c in candidates) / count, queueing / (count + 1))
+        coming = max(c.hit_tokens if c.hit_tokens > c.matched_tokens else 0 for c in candidates)
+        return cls(sum(c.busy for c in candidates) / count, queueing / (count + 1), coming)
 
 
 def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
@@ -54,6 +61,10 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
     s · ρ / (1 - ρ). So computing counts 1 + ρ / (1 - ρ) = 1 / (1 - ρ) times beyond the TTFT. A
     prompt that leaves the replica which holds it saves its own waiting and costs the fleet a second
     prefill: it stays until waiting there costs more than two prefills elsewhere.
+
+    What another replica is computing at this moment costs at least a fifth more, however idle the
+    fleet is: how busy replicas were of late knows nothing yet of a burst of equal prompts, and each
+    that leaves to be there a little sooner is a prefill and a copy that nobody needs.
 
     Memory is a queue of the same kind: a request that holds the share f of a cache for its answer's
     D ms takes f · D of it, and delays others by f · D · ρ / (1 - ρ) with ρ the share that is held.
@@ -73,7 +84,10 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
 def others_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
     """What of the cost is other requests' time; see `social_cost_ms`."""
     queueing = around.queueing if candidate.in_flight > candidate.running else 0.0
-    computing = computing_ms(query, candidate) * _queue((around.busy + queueing) / 2.0)
+    delays = _queue((around.busy + queueing) / 2.0)
+    computing = computing_ms(query, candidate) * delays
+    again = candidate.ttft.computing_ms(max(0, around.coming_tokens - candidate.hit_tokens))
+    computing += again * max(0.0, AGAIN - delays)
     memory = candidate.memory_ms * _queue(candidate.full)
     usual = _queue(SHARE_BOUND * around.busy)
     following = candidate.mean_ms * max(0.0, _queue(candidate.busy) - usual)

@@ -44,18 +44,25 @@ class Ttft(Struct, frozen=True, gc=False):
     def values(self) -> tuple[float, float, float, float]:
         return self.base_ms, self.ms_per_token, self.ms_per_running, self.ms_per_hit_token
 
-    def computing_ms(self, uncached_tokens: int, hit_tokens: int = 0) -> float:
-        """How long a prompt keeps the engine from the next one."""
+    def computing_ms(self, uncached_tokens: int) -> float:
+        """How long a prompt keeps the engine from the next one.
+
+        Reused tokens take their own request time, but nobody else's: an engine looks up and hashes
+        the hits of one step beside each other.
+        """
+        return uncached_tokens * self.ms_per_token
+
+    def reusing_ms(self, hit_tokens: int) -> float:
+        """What a hit takes."""
         # Whatever was learnt: to reuse a token never takes longer than to compute it.
-        per_hit_token = min(self.ms_per_hit_token, self.ms_per_token)
-        return uncached_tokens * self.ms_per_token + hit_tokens * per_hit_token
+        return hit_tokens * min(self.ms_per_hit_token, self.ms_per_token)
 
     def predict_ms(
         self, uncached_tokens: int, wait_ms: float, running: int, hit_tokens: int = 0
     ) -> float:
         """Time to the first token of a prompt that finds `wait_ms` of others' work ahead."""
-        computing_ms = self.computing_ms(uncached_tokens, hit_tokens)
-        return self.base_ms + wait_ms + computing_ms + running * self.ms_per_running
+        own_ms = self.base_ms + self.computing_ms(uncached_tokens) + self.reusing_ms(hit_tokens)
+        return own_ms + wait_ms + running * self.ms_per_running
 
 
 class Sample(Struct, frozen=True, gc=False):

@@ -5,7 +5,6 @@ its own process writes a cell; readers add the others up. Times are CLOCK_MONOTO
 """
 
 import fcntl
-import math
 import mmap
 import os
 import struct
@@ -17,7 +16,7 @@ from typing import Final
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockHash
-from router.index.load import RECENT_HALF_LIFE_S, Load
+from router.index.load import Load
 from router.index.reservations import Reservation
 from router.replicas import ReplicaId
 from router.shared.coming import ComingBoard
@@ -74,7 +73,7 @@ class LoadBoard:
             at = self._cell(row, slot)
             if self._memory[at : at + _CELL.size] == _EMPTY:
                 continue
-            load = _aged(_CELL.unpack_from(self._memory, at), now)
+            load = _load(_CELL.unpack_from(self._memory, at), now)
             total = load if total is None else total.plus(load)
         return total
 
@@ -134,15 +133,9 @@ class LoadBoard:
         return _NAMES + (row * SLOTS + slot) * _CELL.size
 
 
-def _aged(cell: tuple[float, ...], now: float) -> Load:
+def _load(cell: tuple[float, ...], now: float) -> Load:
     queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, at = cell
-    age_s = max(0.0, now - at)
-    return Load(
-        queued_tokens=int(queued),
-        wait_ms=max(0.0, wait_ms - age_s * 1e3),
-        running=int(running),
-        waiting=int(waiting),
-        recent_ms=recent_ms * math.exp2(-age_s / RECENT_HALF_LIFE_S),
-        mean_ms=mean_ms,
-        resident_tokens=int(resident),
-    )
+    told = Load(
+        int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident)
+    )  # fmt: skip
+    return told.aged(max(0.0, now - at))

@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from router.collectors import SharedSample
-from router.index.load import Load
 from router.index.reservations import Reservations
-from router.replicas import ReplicaId
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
 from router.shared.report import Report, decode_report, encode_report
+from router.shared.told import Told
 from router.supervise import Work
 
 log = logging.getLogger(__name__)
-
-NO_LOAD: Final = Load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +128,16 @@ class Peers:
         self._heard = heard
 
     def _apply(self) -> None:
-        """Others' load as of now: their queues have gone on since they told of them."""
-        now = self.clock()
-        oldest = now - self.times.ttl_s
+        """From now on this is what others do."""
+        oldest = self.clock() - self.times.ttl_s
         self._heard = {i: h for i, h in self._heard.items() if h.at > oldest}
-        total: dict[ReplicaId, Load] = {}
-        for heard in self._heard.values():
+        told = Told(self.clock)
+        for router_id, heard in self._heard.items():
             if self.group and heard.report.group == self.group:
                 continue
-            age_ms = (now - heard.at) * 1e3
             for row in heard.report.loads:
-                load = Load(
-                    queued_tokens=row.queued_tokens,
-                    wait_ms=max(0.0, row.wait_ms - age_ms),
-                    running=row.running,
-                    waiting=row.waiting,
-                    recent_ms=row.recent_ms,
-                    mean_ms=row.mean_ms,
-                    resident_tokens=row.resident_tokens,
-                )
-                total[row.replica_id] = total.get(row.replica_id, NO_LOAD).plus(load)
-        self.reservations.others = total
+                told.tell(router_id, row.replica_id, row.load, heard.at)
+        self.reservations.others = told
 
     def _enter(self, state: StoreState, why: str) -> None:
         if state is not self.state:

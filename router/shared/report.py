@@ -18,6 +18,18 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     mean_ms: float = 0.0
     resident_tokens: int = 0
 
+    @property
+    def load(self) -> Load:
+        return Load(
+            queued_tokens=self.queued_tokens,
+            wait_ms=self.wait_ms,
+            running=self.running,
+            waiting=self.waiting,
+            recent_ms=self.recent_ms,
+            mean_ms=self.mean_ms,
+            resident_tokens=self.resident_tokens,
+        )
+
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
     """`number` counts up: an old report that is read again has the same one. `group`: of

@@ -3,7 +3,8 @@
     step_ms = t0 + a·B + b·T + Σ over prefill chunks (c·n + d·n·(2·context + n)) + e·H
 
 B: sequences that decode in this step; T: KV tokens that they read; n: tokens of a chunk behind
-`context` computed ones; H: prompt tokens found in the cache by sequences admitted in this step.
+`context` computed ones; H: prompt tokens found in the cache by a sequence admitted in this step,
+the most of any: hits delay their own first token, and are looked up beside each other.
 Each request also waits h before it can be scheduled.
 """
 
@@ -47,7 +48,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def duration_s(self, step: Step) -> float:
         """Modelled seconds that this step takes."""
-        hits = sum(seq.computed for seq in step.admitted)
+        hits = max((seq.computed for seq in step.admitted), default=0)
         return self.time_ms(step.shares, hits) / 1000.0
 
     def time_ms(self, shares: Iterable[Share], hit_tokens: int = 0) -> float:

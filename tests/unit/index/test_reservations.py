@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.index.load import Load
-from router.index.reservations import Reservation, Reservations, common_blocks
+from router.index.reservations import Reservation, Reservations
+from router.index.residency import common_blocks
 from tests.support.builders import ManualClock
 
 

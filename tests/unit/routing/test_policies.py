@@ -185,3 +185,12 @@ def test_round_robin_takes_turns():
 def test_least_loaded_takes_the_fewest_in_flight():
     replicas = [candidate("r1", in_flight=2), candidate("r2", in_flight=1)]
     assert policy("least-loaded").rank(QUERY, replicas).replicas[0] == "r2"
+
+
+def test_a_burst_of_equal_prompts_waits_for_the_first_to_be_computed():
+    query = RouteQuery(8192, "k")
+    holder = candidate(
+        "r2", hit_tokens=8176, matched_tokens=0, wait_ms=819.0, running=0, in_flight=60
+    )
+    decision = policy("cache-aware").rank(query, [candidate("r1"), holder])
+    assert decision.replicas[0] == "r2"

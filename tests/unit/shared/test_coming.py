@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.index.reservations import Reservation, Reservations, common_blocks
-from router.index.residency import STRIDE
+from router.index.reservations import Reservation, Reservations
+from router.index.residency import STRIDE, common_blocks
 from router.shared import LoadBoard
 from router.shared.coming import ENTRIES, MARKS
 from tests.support.builders import ManualClock
