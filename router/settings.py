@@ -19,6 +19,7 @@ def _doc(text: str, **limits: Any) -> Meta:
 Seconds = float
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
+Ms = Annotated[float, Meta(ge=0)]
 
 
 class ReplicaSettings(Settings, frozen=True):
@@ -88,9 +89,7 @@ class ListenSettings(Settings, frozen=True):
         Port | None,
         _doc("Port of a thread of its own for probes, metrics and debug; none: the clients' port."),
     ] = None
-    tls_cert: Annotated[
-        str | None, _doc("PEM file with the certificate chain; SIGHUP rereads.")
-    ] = None
+    tls_cert: Annotated[str | None, _doc("PEM certificate chain; SIGHUP rereads.")] = None
     tls_key: Annotated[str | None, _doc("PEM file with its key; none: in tls_cert.")] = None
     tls_client_ca: Annotated[
         str | None, _doc("PEM file of the CA whose certificates clients must show; none: no need.")
@@ -183,7 +182,7 @@ class IndexSettings(Settings, frozen=True):
         int,
         _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
     ] = 512 * 2**20
-    tiers: Annotated[dict[str, float], _doc("Ms to load 1,000 tokens from a slower `medium`.")] = {}
+    tiers: Annotated[dict[str, Ms], _doc("Ms to load 1,000 tokens from a slower `medium`.")] = {}
     siblings: Annotated[
         tuple[str, ...], _doc("Base URLs of other routers, to copy the index from at the start.")
     ] = ()

@@ -32,6 +32,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
         ("routing: {policy: nonsense}", "cache-aware"),
         ("replicas: [{id: r1, url: 'ftp://x'}]", r"\$\.replicas\[0\]\.url"),
         ("replicas: [{id: r1, url: 'http://a'}, {id: r1, url: 'http://b'}]", "more than once"),
+        ("index: {tiers: {CPU: -1}}", r"\$\.index\.tiers"),
         ("- a list", "mapping"),
         ("listen: {", "no YAML"),
     ],
