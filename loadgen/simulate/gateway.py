@@ -9,8 +9,8 @@ from random import Random
 from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
+from router.index.told import Told
 from router.routing import POLICIES, Ask, Choice, Chooser, Contender, Policy, Prefix, Speeds
-from router.shared.told import Told
 
 FLEET = "model"
 

@@ -11,9 +11,9 @@ from typing import Self
 
 from router.collectors import SharedSample
 from router.index.reservations import Reservations
+from router.index.told import Told
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
 from router.shared.report import Report, decode_report, encode_report
-from router.shared.told import Told
 from router.supervise import Work
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from router.index.load import Load
 from router.index.reservations import Reservation, Reservations
-from router.shared.told import Told
+from router.index.told import Told
 from tests.support.builders import ManualClock
 
 
