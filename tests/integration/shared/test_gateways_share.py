@@ -85,15 +85,20 @@ async def test_no_request_fails_while_redis_is_killed_and_comes_back_empty():
         async def served(count):
             return len(done) >= count
 
-        await until(lambda: both("ok"))
-        await server.kill()
-        await until(lambda: both("down"))
-        during = len(done)
-        await until(lambda: served(during + 50))
-        await server.start()
-        await until(lambda: both("ok"))
-        is_over.set()
-        await asyncio.gather(*clients)
+        try:
+            await until(lambda: both("ok"))
+            await server.kill()
+            await until(lambda: both("down"))
+            during = len(done)
+            await until(lambda: served(during + 50))
+            async with asyncio.timeout(15):
+                await server.start()
+            await until(lambda: both("ok"))
+        finally:
+            # else gateways would wait for clients that never end, and hide what went wrong
+            is_over.set()
+        async with asyncio.timeout(15):
+            await asyncio.gather(*clients)
         assert set(done) == {(200, True)}
 
         async def know_each_other():
