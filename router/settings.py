@@ -2,24 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta
-
-from router.routing import POLICIES
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A section. Its fields' `Meta` descriptions are the documentation."""
-
-
-def _doc(text: str, **limits: Any) -> Meta:
-    return Meta(description=text, **limits)
-
-
-Seconds = float
-Port = Annotated[int, Meta(ge=0, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-Ms = Annotated[float, Meta(ge=0)]
+from router.routing_settings import RoutingSettings
+from router.setting_types import Ms, Port, Positive, Seconds, Settings
+from router.setting_types import doc as _doc
 
 
 class ReplicaSettings(Settings, frozen=True):
@@ -106,15 +91,6 @@ class ListenSettings(Settings, frozen=True):
     decision_headers: Annotated[
         bool, _doc("Whether replies name the replica, the match and the reason in headers.")
     ] = True
-
-
-class RoutingSettings(Settings, frozen=True):
-    """How a replica is chosen."""
-
-    policy: Annotated[str, _doc("One of " + ", ".join(POLICIES) + ".")] = "cache-aware"
-    session_headers: Annotated[
-        tuple[str, ...], _doc("Request headers that name a session, first found wins.")
-    ] = ("x-session-id",)
 
 
 class EngineSettings(Settings, frozen=True):

@@ -1,0 +1,15 @@
+"""The section `routing` of the settings."""
+
+from typing import Annotated
+
+from router.routing import POLICIES
+from router.setting_types import Settings, doc
+
+
+class RoutingSettings(Settings, frozen=True):
+    """How a replica is chosen."""
+
+    policy: Annotated[str, doc("One of " + ", ".join(POLICIES) + ".")] = "cache-aware"
+    session_headers: Annotated[
+        tuple[str, ...], doc("Request headers that name a session, first found wins.")
+    ] = ("x-session-id",)
