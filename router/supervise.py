@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 EXPECTED: Final = (OSError, TimeoutError, RouterError, MalformedFrame)
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+INSIST_S: Final = 2.0
+"""A task that has not ended so long after it was cancelled is cancelled again."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -40,9 +42,7 @@ class Supervisor:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await _end(self._tasks.values())
         self._tasks.clear()
         if not self.crashed.done():
             self.crashed.cancel()
@@ -57,8 +57,7 @@ class Supervisor:
         """End a task and wait until its own clean-up is done. An unknown name is no error."""
         task = self._tasks.pop(name, None)
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await _end([task])
 
     async def _keep(self, name: str, work: Work) -> None:
         pause_s = FIRST_PAUSE_S
@@ -78,3 +77,13 @@ class Supervisor:
             log.exception("%s: ended by a bug", name)
             if not self.crashed.done():
                 self.crashed.set_exception(exc)
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel them and wait. Libraries swallow a cancel now and then (`asyncio.wait_for` of Python
+    3.11 does, when what it waits for is done in the same instant): then it is said again."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=INSIST_S)

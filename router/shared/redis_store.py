@@ -68,7 +68,7 @@ class RedisStore:
 
         A connection that is new asks some: who only waits for one would never have it.
         """
-        with translated():
+        with heeding_cancel(), translated():
             async with asyncio.timeout(HANDSHAKES * self.deadline_s):
                 return await self.client.eval(script, len(keys), *keys, *values)
 
@@ -81,6 +81,22 @@ class RedisStore:
             )
             for sentinel in manager.sentinels if manager is not None else ():
                 await sentinel.aclose()
+
+
+@contextmanager
+def heeding_cancel() -> Iterator[None]:
+    """Whoever is cancelled inside ends here, whatever came of it.
+
+    redis-py sends through `asyncio.wait_for`, which in Python 3.11 swallows a cancel that comes
+    just when the sending is done: a task that exchanges for ever would then never end.
+    """
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 @contextmanager

@@ -61,7 +61,8 @@ class RedisLedger:
             self._asked.append(asked)
             self._wake.set()
             try:
-                return await asyncio.wait_for(asked.answer, self.deadline_s)
+                async with asyncio.timeout(self.deadline_s):
+                    return await asked.answer
             except (TimeoutError, StoreFailed):
                 pass
         return self._account(ask).take_alone(ask, self._now(), self._siblings)

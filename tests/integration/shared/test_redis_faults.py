@@ -49,6 +49,20 @@ async def is_in(peers, state):
     return peers.state == state
 
 
+async def test_a_router_that_is_stopped_at_any_instant_of_an_exchange_ends():
+    async with redis_server() as server:
+        peers = router("one", server.url)
+        await peers.tick()
+        for steps in range(25):
+            task = asyncio.create_task(peers.keep())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            async with asyncio.timeout(10):
+                await asyncio.wait([task])
+        await peers.leave()
+
+
 async def test_a_paused_redis_is_slow_and_its_news_go_stale():
     async with redis_server() as server, two_routers(server.url) as (_, two):
         server.pause()

@@ -55,6 +55,33 @@ async def test_stopping_waits_for_the_tasks_own_clean_up():
     assert cleaned == [True, True]
 
 
+async def test_a_task_that_loses_its_first_cancel_ends_all_the_same(monkeypatch):
+    monkeypatch.setattr("router.supervise.INSIST_S", 0.01)
+    started = asyncio.Event()
+    lost: list[bool] = []
+
+    async def work():
+        while True:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if lost:
+                    raise
+                lost.append(True)
+
+    async with Supervisor() as supervisor:
+        supervisor.run("stopped", work)
+        await started.wait()
+        async with asyncio.timeout(5):
+            await supervisor.stop("stopped")
+        lost.clear()
+        started.clear()
+        supervisor.run("closed", work)
+        await started.wait()
+    assert lost == [True]
+
+
 async def forever():
     await asyncio.Event().wait()
 
