@@ -2,10 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
@@ -13,6 +14,9 @@ import yaml
 from router import config as settings
 from router.routing import POLICIES
 from router.settings import RouterConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +74,10 @@ def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--session", help="x-session-id that it would carry")
     parser.add_argument("--json", action="store_true", help="the answer as it came")
     parser.set_defaults(run=_explain)
+    parser = commands.add_parser("shadow", help="what the policies of routing.shadow would do")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of a running router")
+    parser.add_argument("--json", action="store_true", help="the answer as it came")
+    parser.set_defaults(run=_shadow)
 
 
 def _add_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -191,20 +199,39 @@ def _key(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from router import explain
 
     body = sys.stdin.buffer.read() if args.body == "-" else Path(args.body).read_bytes()
+    ask = partial(explain.ask, args.url, args.path, body, args.session)
+    return _show(ask, explain.show, as_json=args.json)
+
+
+def _shadow(args: argparse.Namespace) -> int:
+    from router import explain
+
+    ask = partial(explain.ask_shadow, args.url)
+    return _show(ask, explain.show_shadow, as_json=args.json)
+
+
+def _show(
+    ask: Callable[[], dict[str, Any]],
+    show: "Callable[[dict[str, Any], Console], None]",
+    *,
+    as_json: bool,
+) -> int:
+    from rich.console import Console
+
+    from router.explain import Unexplained
+
     try:
-        answer = explain.ask(args.url, args.path, body, args.session)
-    except explain.Unexplained as exc:
+        answer = ask()
+    except Unexplained as exc:
         sys.stderr.write(f"warmgate: {exc}\n")
         return 1
-    if args.json:
+    if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer)).decode() + "\n")
     else:
-        explain.show(answer, Console(width=None if sys.stdout.isatty() else 120))
+        show(answer, Console(width=None if sys.stdout.isatty() else 150))
     return 0
 
 

@@ -1,9 +1,14 @@
 """Metrics that are read when they are asked for: what replicas, tokenizers and routers are now."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 
@@ -44,6 +49,52 @@ class SharedSample:
     routers: int
     failures: Mapping[str, int]
     wipes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowSample:
+    """What a policy, acting or not, would have done so far. `ttft_buckets`: (bound in s, requests
+    up to it), the last without a bound."""
+
+    policy: str
+    same: int
+    others: int
+    prompt_tokens: int
+    hit_tokens: int
+    ttft_buckets: Sequence[tuple[str, float]]
+    ttft_sum_s: float
+
+
+class ShadowCollector(Collector):
+    def __init__(self, read: Callable[[], Iterable[ShadowSample]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        label = ["policy"]
+        choices = CounterMetricFamily(
+            "warmgate_shadow_choices", "Its first choices, and whether the acting policy's is the "
+            "same.", labels=[*label, "same"],
+        )  # fmt: skip
+        prompt = CounterMetricFamily(
+            "warmgate_shadow_prompt_tokens", "Prompt tokens that policies were compared on.",
+            labels=label,
+        )  # fmt: skip
+        hits = CounterMetricFamily(
+            "warmgate_shadow_hit_tokens", "Those of them whose reuse it would have had, by "
+            "prediction.", labels=label,
+        )  # fmt: skip
+        ttft = HistogramMetricFamily(
+            "warmgate_shadow_ttft_seconds", "TTFT that was predicted for its first choice.",
+            labels=label,
+        )  # fmt: skip
+        for sample in self._read():
+            name = [sample.policy]
+            choices.add_metric([*name, "yes"], sample.same)
+            choices.add_metric([*name, "no"], sample.others)
+            prompt.add_metric(name, sample.prompt_tokens)
+            hits.add_metric(name, sample.hit_tokens)
+            ttft.add_metric(name, list(sample.ttft_buckets), sample.ttft_sum_s)
+        yield from (choices, prompt, hits, ttft)
 
 
 class SharedCollector(Collector):

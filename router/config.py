@@ -59,10 +59,18 @@ def parse_config(tree: Mapping[str, Any]) -> RouterConfig:
         config = msgspec.convert(tree, RouterConfig)
     except msgspec.ValidationError as exc:
         raise ConfigError(str(exc)) from exc
-    if config.routing.policy not in POLICIES:
-        raise ConfigError(
-            f"routing.policy is {config.routing.policy!r}; known are {', '.join(POLICIES)}"
-        )
+    for setting, names in (
+        ("policy", (config.routing.policy,)),
+        ("shadow", config.routing.shadow),
+    ):
+        if unknown := [name for name in names if name not in POLICIES]:
+            raise ConfigError(
+                f"routing.{setting} is {unknown[0]!r}; known are {', '.join(POLICIES)}"
+            )
+        if len(set(names)) < len(names):
+            raise ConfigError(f"routing.{setting}: a policy is named twice")
+    if config.routing.policy in config.routing.shadow:
+        raise ConfigError(f"routing.shadow: {config.routing.policy} is the policy that acts")
     _check_discovery(config)
     ids = [replica.id for replica in config.replicas]
     if twice := {i for i in ids if ids.count(i) > 1}:

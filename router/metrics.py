@@ -15,6 +15,8 @@ from prometheus_client import (
 from router.collectors import (
     ReplicaCollector,
     ReplicaSample,
+    ShadowCollector,
+    ShadowSample,
     SharedCollector,
     SharedSample,
     TokenizerCollector,
@@ -40,12 +42,14 @@ class Metrics:
         read_replicas: Callable[[], Iterable[ReplicaSample]],
         read_tokenizers: Callable[[], Iterable[TokenizerSample]] = tuple,
         read_shared: Callable[[], Iterable[SharedSample]] = tuple,
+        read_shadows: Callable[[], Iterable[ShadowSample]] = tuple,
     ) -> None:
         self.registry = CollectorRegistry()
         self._children: dict[tuple[object, ...], object] = {}
         self.registry.register(ReplicaCollector(read_replicas))
         self.registry.register(TokenizerCollector(read_tokenizers))
         self.registry.register(SharedCollector(read_shared))
+        self.registry.register(ShadowCollector(read_shadows))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "model", "outcome"
         )

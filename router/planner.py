@@ -19,6 +19,7 @@ from router.openai.generation import Generation
 from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision
 from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
+from router.routing.shadow import NoShadows, Shadows
 from router.tokens.block_memo import BlockMemo
 from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
@@ -106,6 +107,7 @@ class Planner:
     chooser: Chooser
     memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
     forward_ids: bool = False
+    shadows: Shadows | NoShadows = field(default_factory=NoShadows)
 
     async def plan(self, generation: Generation) -> Plan:
         """Choose and reserve. ModelNotFound, NoReplicaAvailable.
@@ -115,10 +117,11 @@ class Planner:
         """
         self._members(generation.model)
         tokens, failure = b"", ""
-        if self.chooser.policy.needs_prefix:
+        if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
         members = self._members(generation.model)
         choice = self._consider(generation, members, tokens, self.chooser)
+        self.shadows.observe(choice)
         by_id = {member.id: member.replica for member in members}
         plan = Plan(
             choice=choice,

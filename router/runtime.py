@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 
-from router import log, parts
+from router import log, parts, routing_parts
 from router.collectors import ReplicaSample
 from router.config import probe_times, to_replica
 from router.discover import discover
@@ -176,6 +176,7 @@ class Runtime:
             await self.supervisor.stop(f"{task} {member.id}")
         self.index.forget(member.id)
         self.planner.chooser.forget(member.id)
+        self.planner.shadows.forget(member.id)
 
 
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
@@ -192,7 +193,12 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     tokens = parts.tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
     runtime: Runtime
-    metrics = Metrics(lambda: runtime.samples(), tokens.samples, lambda: [peers.sample()])
+    metrics = Metrics(
+        lambda: runtime.samples(),
+        tokens.samples,
+        lambda: [peers.sample()],
+        lambda: routing_parts.shadow_samples(planner.shadows.tallies),
+    )
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
     keeper = await parts.keeper(config, index, dial, supervisor)
@@ -203,12 +209,11 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     )
     supervisor.run("self-test", test.run)
     pool.on_health.append(keeper.health_changed)
-    planner = Planner(
-        pool=pool,
-        tokenizer=tokens.tokenizer,
-        memo=tokens.blocks,
-        forward_ids=config.tokens.forward_ids,
-        chooser=Chooser(
+    planner = routing_parts.planner(
+        config,
+        pool,
+        tokens,
+        Chooser(
             *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             beyond=index.beyond,
         ),

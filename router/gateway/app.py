@@ -14,6 +14,7 @@ from router.gateway.cors import Cors
 from router.gateway.explain import Explain
 from router.gateway.generate import Generate
 from router.gateway.server import EdgeLimits, EdgeServer
+from router.gateway.shadow import DebugShadow
 from router.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ def admin_routes(runtime: Runtime, limits: EdgeLimits) -> Routes:
         "/metrics": {"GET": admin.Metrics(runtime)},
         "/debug/replicas": {"GET": admin.DebugReplicas(runtime)},
         "/debug/explain": {"POST": Explain(runtime, limits)},
+        "/debug/shadow": {"GET": DebugShadow(runtime)},
         "/internal/snapshot": {"GET": admin.Snapshot(runtime)},
     }
 

@@ -1,7 +1,7 @@
 """`POST /debug/explain`: where would this request go now, and why? Nothing is booked or sent."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -9,8 +9,18 @@ from router.gateway.replies import json_response
 from router.gateway.server import EdgeLimits, read_body
 from router.openai.generation import parse_generation
 from router.routing import Candidate, Choice
-from router.routing.cost import Surroundings, computing_ms, predicted_ttft_ms, social_cost_ms
+from router.routing.cost import (
+    Surroundings,
+    computing_ms,
+    others_ms,
+    predicted_ttft_ms,
+    social_cost_ms,
+)
+from router.routing.policies.cache_aware import EQUAL_WITHIN
 from router.runtime import Runtime
+
+OWN_MEMORY: Final = "gpu"
+"""What engines call their own memory in events."""
 
 
 class Explain:
@@ -47,21 +57,24 @@ def explained(runtime: Runtime, choice: Choice, failure: str) -> dict[str, Any]:
             {
                 "id": replica_id,
                 "trust": runtime.keeper.of(replica_id).trust.trust,
-                **_candidate(choice, choice.candidates[replica_id], around),
+                **candidate_row(choice, choice.candidates[replica_id], around),
             }
             for replica_id in choice.decision.replicas
         ],
     }
 
 
-def _candidate(choice: Choice, candidate: Candidate, around: Surroundings) -> dict[str, Any]:
+def candidate_row(choice: Choice, candidate: Candidate, around: Surroundings) -> dict[str, Any]:
+    """What is known of one replica. Its cost is the sum of what `because` is the largest of."""
     query, prefix = choice.query, choice.contenders[candidate.replica_id].prefix
     size = prefix.block_size
     return {
         "prompt_blocks": prefix.blocks,
         "matched_blocks": candidate.matched_tokens // size if size else 0,
         "matched_tokens": candidate.matched_tokens,
-        "expected_tokens": candidate.hit_tokens - candidate.matched_tokens,
+        "tiers": _tiers(candidate, size),
+        "because": _because(choice, candidate, around),
+        "expected_tokens": candidate.expected_tokens,
         "distance_ms": candidate.distance_ms,
         "loaded_tokens": candidate.loaded_tokens,
         "load_ms": candidate.load_ms,
@@ -74,4 +87,40 @@ def _candidate(choice: Choice, candidate: Candidate, around: Surroundings) -> di
         "running": candidate.running,
         "busy": candidate.busy,
         "full": candidate.full,
+    }
+
+
+def _tiers(candidate: Candidate, block_size: int) -> dict[str, int]:
+    """Blocks of the prompt that each tier holds: the engine's own memory, then slower ones."""
+    own = candidate.matched_tokens // block_size if block_size else 0
+    slower: dict[str, int] = {}
+    for load in candidate.tiers:
+        slower[load.medium] = slower.get(load.medium, 0) + load.blocks
+    return {OWN_MEMORY: own, **slower}
+
+
+def _because(choice: Choice, candidate: Candidate, around: Surroundings) -> str:
+    """Why it is where it is in the order: what of its cost is most above the first choice's."""
+    order = choice.decision.replicas
+    if candidate.replica_id == order[0]:
+        return str(choice.decision.reason)
+    first, own = (_parts_ms(choice, c, around) for c in (choice.candidates[order[0]], candidate))
+    name, over_ms = max(((name, own[name] - first[name]) for name in own), key=lambda p: p[1])
+    if sum(own.values()) <= EQUAL_WITHIN * sum(first.values()):
+        return "equal, or not ordered by cost"
+    return f"{name} +{over_ms:,.1f} ms"
+
+
+def _parts_ms(choice: Choice, candidate: Candidate, around: Surroundings) -> dict[str, float]:
+    """What `cost_ms` is the sum of."""
+    ttft = candidate.ttft
+    return {
+        "prefill": computing_ms(choice.query, candidate),
+        "speed": ttft.base_ms,
+        "wait": candidate.wait_ms,
+        "memory wait": candidate.memory_wait_ms,
+        "loading": candidate.load_ms,
+        "distance": candidate.distance_ms,
+        "decoding": candidate.running * ttft.ms_per_running,
+        "others' time": others_ms(choice.query, candidate, around),
     }

@@ -60,6 +60,12 @@ class Speaker:
         first = processes[0]["replicas"] if processes else []
         return json_response({"replicas": first, "processes": processes})
 
+    async def shadow(self, request: web.BaseRequest) -> web.Response:
+        """What each process compared: each sees its own requests."""
+        answers = await self._ask_all("/debug/shadow")
+        processes = [{"slot": slot, **body} for slot, (_, body) in answers.items()]
+        return json_response({"processes": processes})
+
     async def pass_on(self, request: web.BaseRequest) -> web.Response:
         """What any of them can answer, from the first that does."""
         body = await request.read()
@@ -118,6 +124,7 @@ async def speaking(
         app.router.add_get("/metrics", speaker.metrics)
         app.router.add_get("/debug/replicas", speaker.replicas)
         app.router.add_post("/debug/explain", speaker.pass_on)
+        app.router.add_get("/debug/shadow", speaker.shadow)
         app.router.add_get("/internal/snapshot", speaker.pass_on)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()

@@ -76,6 +76,7 @@ class Choice(Struct, frozen=True):
     decision: Decision
     candidates: Mapping[ReplicaId, Candidate]
     contenders: Mapping[ReplicaId, Contender]
+    ask: Ask
 
 
 @dataclass(slots=True)
@@ -142,6 +143,7 @@ class Chooser:
             decision=self.policy.rank(query, candidates),
             candidates={candidate.replica_id: candidate for candidate in candidates},
             contenders={contender.replica_id: contender for contender in contenders},
+            ask=ask,
         )
 
     def claim(self, choice: Choice, replica_id: ReplicaId, *, silent: bool = False) -> Claim:
@@ -212,6 +214,7 @@ class Chooser:
                     distance_ms=contender.distance_ms,
                     loaded_tokens=hit_tokens - _hit(near, prefix.block_size, ask.prompt_tokens),
                     load_ms=load_ms,
+                    tiers=parts,
                 )
             )
         return candidates

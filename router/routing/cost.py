@@ -49,7 +49,7 @@ class Surroundings(Struct, frozen=True, gc=False):
     def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
         count = len(candidates)
         queueing = sum(c.in_flight > c.running for c in candidates)
-        coming = max(c.hit_tokens if c.hit_tokens > c.matched_tokens else 0 for c in candidates)
+        coming = max(c.hit_tokens if c.expected_tokens > 0 else 0 for c in candidates)
         return cls(sum(c.busy for c in candidates) / count, queueing / (count + 1), coming)
 
 

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from router.index.tiers import Load
 from router.replicas import ReplicaId
 from router.routing.ttft import Ttft
 
@@ -46,3 +47,10 @@ class Candidate(Struct, frozen=True, gc=False):
     distance_ms: float = 0.0
     loaded_tokens: int = 0
     load_ms: float = 0.0
+    tiers: tuple[Load, ...] = ()
+    """What slower tiers hold behind the match, the fastest first."""
+
+    @property
+    def expected_tokens(self) -> int:
+        """Those of the hit that it is computing for somebody else."""
+        return self.hit_tokens - self.loaded_tokens - self.matched_tokens

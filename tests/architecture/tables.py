@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from loadgen.cli import make_parser as load_parser
 from router import cli as router_cli
 from router import config, errors
-from router.collectors import ReplicaSample, SharedSample, TokenizerSample
+from router.collectors import ReplicaSample, ShadowSample, SharedSample, TokenizerSample
 from router.metrics import Metrics
 from workers.cli import make_parser as worker_parser
 
@@ -99,7 +99,8 @@ def _families() -> Iterator[Metric]:
     sample = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     shared = SharedSample("ok", 1, {"down": 0}, 0)
-    metrics = Metrics(lambda: [sample], lambda: [tokenizer], lambda: [shared])
+    shadow = ShadowSample("lmetric", 0, 0, 0, 0, [("+Inf", 0)], 0.0)
+    metrics = Metrics(lambda: [sample], lambda: [tokenizer], lambda: [shared], lambda: [shadow])
     yield from metrics.registry.collect()
 
 

@@ -71,4 +71,4 @@ def _reason(
         return Reason.COLD
     if most - chosen.hit_tokens > EQUAL_HIT_SHARE * query.prompt_tokens:
         return Reason.LOAD
-    return Reason.EXPECTED if chosen.hit_tokens > chosen.matched_tokens else Reason.MATCH
+    return Reason.EXPECTED if chosen.expected_tokens > 0 else Reason.MATCH

@@ -47,6 +47,8 @@ async def test_each_replica_is_explained_in_numbers(served):
     assert answer["prompt_tokens"] > 0
     for row in answer["replicas"]:
         assert row["ttft_ms"] > 0
+        assert row["tiers"] == {"gpu": row["matched_blocks"]}
+        assert row["because"]
         assert row["cost_ms"] >= row["ttft_ms"]
 
 

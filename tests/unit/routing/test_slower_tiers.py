@@ -5,10 +5,12 @@ from random import Random
 import pytest
 
 from router.blocks import as_tokens, hash_blocks
+from router.gateway.explain import candidate_row
 from router.index import TieredIndex
 from router.index.reservations import Reservations
 from router.routing import POLICIES, Ask, Chooser, Contender, Prefix
 from router.routing.choosing import Choice
+from router.routing.cost import Surroundings
 from router.routing.ttft import Speeds
 from tests.support.events import stored
 
@@ -68,3 +70,13 @@ def test_what_another_request_brings_near_is_not_loaded_twice():
     far = choice_with(5.0, expected=True).candidates["far"]
     assert (far.loaded_tokens, far.load_ms) == (0, 0.0)
     assert far.hit_tokens == PROMPT_TOKENS - 16
+
+
+def test_explain_names_the_blocks_of_each_tier_and_what_keeps_a_replica_from_being_first():
+    choice = choice_with(5.0)
+    around = Surroundings.of(list(choice.candidates.values()))
+    near, far = (candidate_row(choice, choice.candidates[i], around) for i in ("near", "far"))
+    assert near["tiers"] == {"gpu": 0}
+    assert far["tiers"] == {"gpu": 256, "CPU": 256}
+    assert far["because"] == "match"
+    assert near["because"].startswith("prefill +")
