@@ -7,7 +7,7 @@ from router.config import ConfigError, parse_replicas
 from router.replicas.discovery import Discovery, StaticDiscovery
 from router.replicas.dns_discovery import DnsDiscovery
 from router.replicas.file_discovery import FileDiscovery
-from router.replicas.kube_objects import replicas_of_pod, replicas_of_slice
+from router.replicas.kube_objects import LabelNames, replicas_of_pod, replicas_of_slice
 from router.replicas.kubernetes import ApiUnusable, KubernetesDiscovery
 from router.replicas.ports import Ports
 from router.settings import DiscoverySettings
@@ -48,12 +48,14 @@ async def _kubernetes(told: DiscoverySettings, stack: AsyncExitStack) -> Kuberne
         raise ConfigError(f"discovery: {exc}") from exc
     stack.push_async_callback(api.close)
     namespace = told.namespace or kube_api.own_namespace()
-    ports = ports_of(told)
+    ports, names = ports_of(told), LabelNames(**told.labels)
     if told.service is not None:
         source = kube_api.slices(api, namespace, told.service)
-        return KubernetesDiscovery(source, lambda t: replicas_of_slice(t, ports), told.relist_s)
+        return KubernetesDiscovery(
+            source, lambda t: replicas_of_slice(t, ports, names), told.relist_s
+        )
     select = kube_api.constant(told.selector or "")
     if told.inference_pool is not None:
         select = kube_api.selector_of_pool(api, namespace, told.inference_pool)
     source = kube_api.pods(api, namespace, select)
-    return KubernetesDiscovery(source, lambda t: replicas_of_pod(t, ports), told.relist_s)
+    return KubernetesDiscovery(source, lambda t: replicas_of_pod(t, ports, names), told.relist_s)

@@ -34,16 +34,16 @@ class DiscoverySettings(Settings, frozen=True):
         str | None, _doc("For dns: a name whose addresses are replicas, as a headless Service.")
     ] = None
     interval_s: Annotated[Seconds, _doc("Between looks at the file or name.", gt=0)] = 1.0
-    namespace: Annotated[
-        str | None, _doc("For kubernetes: where the pods are; none: the router's own namespace.")
-    ] = None
+    namespace: Annotated[str | None, _doc("For kubernetes: the pods'; none: the router's.")] = None
     selector: Annotated[str | None, _doc("For kubernetes: label selector of pods.")] = None
-    service: Annotated[
-        str | None, _doc("For kubernetes, instead: a Service, by its EndpointSlices.")
-    ] = None
+    service: Annotated[str | None, _doc("For kubernetes, instead: a Service's endpoints.")] = None
     inference_pool: Annotated[
         str | None, _doc("For kubernetes, instead: an InferencePool, by its selector of pods.")
     ] = None
+    labels: Annotated[
+        dict[Literal["model", "adapter", "role"], str],
+        _doc("Other names of the labels warmgate/model, warmgate/adapter and warmgate/role."),
+    ] = {}
     relist_s: Annotated[
         Seconds, _doc("Longest time until what a watch has missed is put right.", ge=1)
     ] = 20.0

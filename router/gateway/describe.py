@@ -17,6 +17,7 @@ def _describe(runtime: Runtime, member: Member) -> dict[str, Any]:
         "id": member.id,
         "url": member.replica.url,
         "events_url": member.replica.events_url,
+        "role": member.replica.role,
         "is_healthy": member.is_healthy,
         "breaker": member.breaker.position,
         "is_full": member.full_until > runtime.clock(),

@@ -89,9 +89,14 @@ class Prober:
                 self._out(member, f"{type(exc).__name__}: {exc}" if str(exc) else "timed out")
             return failures + 1
         self._doubted.discard(member.id)
-        if not member.is_healthy:
-            log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(models)))
+        was_healthy = member.is_healthy
         self.pool.mark_up(member.id, models)
+        if not was_healthy:
+            log.info("replica %s is up and serves %s", member.id, ", ".join(sorted(member.models)))
+            if (declared := member.replica.model) and declared not in member.models:
+                log.warning(
+                    "replica %s is labelled %s, which it doesn't serve", member.id, declared
+                )
         await self._ask_report(member)
         return 0
 
@@ -116,6 +121,8 @@ class Prober:
 
     async def _ask_models(self, replica: Replica) -> dict[str, dict[str, Any]]:
         async with self.session.get(replica.url + "/v1/models") as response:
+            if 400 <= response.status < 500 and replica.model:
+                return {}  # it has no list, or not for us: then what its labels say counts
             if response.status >= 400:
                 raise ValueError(f"GET /v1/models answered {response.status}")
             return _rows(await response.json(content_type=None))

@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from router.replicas.breaker import DEFAULT_TIMES, Breaker, BreakerTimes
 from router.replicas.replica import Replica, ReplicaId
 from router.replicas.report import EngineReport
 
 NO_REPORT: Final = EngineReport()
+Rows: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
 class Member:
     """A replica in the pool, with what probes and traffic have shown of it.
 
-    `models`: rows of its GET /v1/models by name. `since`: when health last changed. `full_until`:
-    it asked to be spared until then. `report`: what the engine said of itself last.
+    `models`: what it serves, rows as of GET /v1/models by name. `since`: when health last changed.
+    `full_until`: it asked to be spared until then. `report`: what the engine said of itself last.
     """
 
     replica: Replica
@@ -24,9 +25,13 @@ class Member:
     breaker: Breaker
     full_until: float = 0.0
     is_healthy: bool = False
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    models: Rows = field(default_factory=dict)
     last_error: str = "not probed yet"
     report: EngineReport = NO_REPORT
+    _told: Rows = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._name_models()
 
     @property
     def id(self) -> ReplicaId:
@@ -44,6 +49,29 @@ class Member:
 
     def serves(self, model: str) -> bool:
         return model in self.models
+
+    def tell(self, models: Rows) -> None:
+        """Its GET /v1/models has said so."""
+        self._told = models
+        self._name_models()
+
+    def declare(self, replica: Replica) -> None:
+        """The same engine, of which its deployment says something else now."""
+        self.replica = replica
+        self._name_models()
+
+    def _name_models(self) -> None:
+        """The engine's word on its models goes before a label's; adapters that an engine loads
+        when they are asked for are in no list, so labels add to those."""
+        declared = self.replica.model
+        models = self._told or ({declared: {"id": declared, "object": "model"}} if declared else {})
+        base = next((name for name, row in models.items() if row.get("parent") not in models), "")
+        extra = {
+            name: {"id": name, "object": "model", "parent": base}
+            for name in self.replica.adapters
+            if name not in models
+        }
+        self.models = {**models, **extra} if extra else models
 
     def is_adapter(self, model: str) -> bool:
         """Whether the name is a LoRA adapter's: vLLM gives those their base model as parent."""
@@ -83,21 +111,28 @@ class Pool:
     def reconcile(self, replicas: Collection[Replica]) -> Changes:
         """Make the pool hold exactly these. One whose address changed leaves and joins anew."""
         wanted = {replica.id: replica for replica in replicas}
-        left = tuple(m for m in self if wanted.get(m.id) != m.replica)
+        left = tuple(m for m in self if not _stays(m, wanted.get(m.id)))
         for member in left:
             del self._members[member.id]
+        for member in self:
+            if member.replica != (replica := wanted[member.id]):
+                member.declare(replica)
         new = (replica for replica in wanted.values() if replica.id not in self._members)
         joined = tuple(self._member(replica) for replica in new)
         self._members.update((member.id, member) for member in joined)
         return Changes(joined, left)
 
     def available(self, model: str) -> list[Member]:
-        """Healthy replicas that serve the model, in the order in which they joined.
+        """Healthy replicas that serve the model to clients, in the order in which they joined.
 
         Those that are full or whose breaker is open are left out, unless all are: a request that
         fails is no worse than one that is refused.
         """
-        healthy = [m for m in self._members.values() if m.is_healthy and model in m.models]
+        healthy = [
+            m
+            for m in self._members.values()
+            if m.is_healthy and model in m.models and m.replica.answers
+        ]
         now = self.clock()
         wanted = [m for m in healthy if m.full_until <= now and m.breaker.allows]
         return wanted or healthy
@@ -106,10 +141,10 @@ class Pool:
         """Whether any replica, healthy or not, is known to serve the model."""
         return any(member.serves(model) for member in self)
 
-    def mark_up(self, replica_id: ReplicaId, models: Mapping[str, Mapping[str, Any]]) -> None:
+    def mark_up(self, replica_id: ReplicaId, models: Rows) -> None:
         """A probe succeeded. A replica that has left meanwhile is no error."""
         if (member := self.get(replica_id)) is not None:
-            member.models = models
+            member.tell(models)
             self._set_health(member, healthy=True, error="")
 
     def mark_down(self, replica_id: ReplicaId, error: str) -> None:
@@ -133,3 +168,7 @@ class Pool:
             member.breaker.reset()
             for listener in self.on_health:
                 listener(member)
+
+
+def _stays(member: Member, wanted: Replica | None) -> bool:
+    return wanted is not None and member.replica.is_same_engine(wanted)

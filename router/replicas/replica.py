@@ -1,9 +1,10 @@
 """A replica: one engine with one KV cache that can serve a model."""
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 ReplicaId: TypeAlias = str
+Role: TypeAlias = Literal["both", "decode", "prefill", "encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,7 @@ class Replica:
     endpoints to dial (None: it publishes nothing that we dial). `topic`: subscription prefix.
     `rank`: its data-parallel rank behind a URL that several replicas share. `cache_tokens`: how
     many its cache holds, for one that doesn't say so itself. `distance_ms`: there and back.
+    `model`, `adapters`: what its deployment says that it serves. `role`: its part in serving.
     """
 
     id: ReplicaId
@@ -24,3 +26,15 @@ class Replica:
     rank: int | None = None
     cache_tokens: int | None = None
     distance_ms: float = 0.0
+    model: str = ""
+    adapters: tuple[str, ...] = ()
+    role: Role = "both"
+
+    @property
+    def answers(self) -> bool:
+        """Whether clients' requests may go there: who only prefills or encodes ends none."""
+        return self.role in ("both", "decode")
+
+    def is_same_engine(self, other: "Replica") -> bool:
+        """Whether nothing but what it is said to serve differs: its cache is the same."""
+        return replace(self, model=other.model, adapters=other.adapters, role=other.role) == other

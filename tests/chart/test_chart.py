@@ -183,6 +183,7 @@ def test_engines_are_what_the_router_looks_for():
         assert events["endpoint"].endswith(":" + notes["warmgate/events-port"])
         assert events["replay_endpoint"].endswith(":" + notes["warmgate/replay-port"])
         assert events["topic"] == objects.config()["discovery"]["topic"]
+        assert notes["warmgate/model"] == args[0]
 
 
 def test_commands_are_ours_and_their_flags_exist():

@@ -2,61 +2,59 @@
 
 import asyncio
 import sys
-
-import aiohttp
+from contextlib import asynccontextmanager
 
 from tests.support import kube
-from tests.support.processes import MODEL_DIR, ROOT, start, start_engine, until
+from tests.support.pods_and_router import pod_of, pods_and_router
+from tests.support.processes import ROOT, until
 
 
-def pod_of(name, engine):
-    def port(key):
-        return str(engine.ready[key]).rpartition(":")[2]
+@asynccontextmanager
+async def followed(directory):
+    """(the API server, the router with two pods)."""
+    fake = kube.FakeApi()
 
-    notes = {"warmgate/port": port("url"), "warmgate/events-port": port("events_url")}
-    notes["warmgate/replay-port"] = port("replay_url")
-    return kube.pod(name, "127.0.0.1", annotations=notes)
+    async def put(pod):
+        await fake.put("pods", pod)
+
+    async with kube.serving(fake) as api_url:
+        (directory / "kubeconfig").write_text(kube.kubeconfig(api_url))
+        settings = {"namespace": "llm", "kubeconfig": directory / "kubeconfig"}
+        async with pods_and_router(put, settings) as running:
+            yield fake, running
 
 
 async def test_pods_are_followed_and_one_killed_while_the_watch_is_silent_is_out_in_3_s(tmp_path):
-    fake = kube.FakeApi()
-    async with kube.serving(fake) as api_url, aiohttp.ClientSession() as session:
-        (tmp_path / "kubeconfig").write_text(kube.kubeconfig(api_url))
-        engines = [await start_engine(), await start_engine()]
-        for number, engine in enumerate(engines):
-            await fake.put("pods", pod_of(f"pod-{number}", engine))
-        flags = {
-            "source": "kubernetes", "namespace": "llm", "selector": "app=vllm", "relist_s": 600,
-            "kubeconfig": tmp_path / "kubeconfig",
-        }  # fmt: skip
-        sets = [f"--set=discovery.{name}={value}" for name, value in flags.items()]
-        sets += ["--set=health.interval_s=1", "--tokenizer", str(MODEL_DIR)]
-        router = await start("router.cli", "serve", "--port", "0", *sets)
+    async with followed(tmp_path) as (fake, running):
+        fake.is_silent = True
+        await running.engines[1].kill()
+        await fake.delete("pods", "pod-1")
+        await running.reach("pod-0", within_s=3.0)
+        replies = await asyncio.gather(*(running.ask() for _ in range(8)))
+        assert {status for status, _ in replies} == {200}
 
-        async def healthy():
-            async with session.get(router.url + "/debug/replicas") as response:
-                rows = (await response.json())["replicas"]
-            return {row["id"] for row in rows if row["is_healthy"]}
 
-        async def both():
-            return await healthy() == {"pod-0", "pod-1"}
+async def test_a_changed_label_counts_within_a_second_and_costs_no_cache(tmp_path):
+    async with followed(tmp_path) as (fake, running):
+        assert {status for status, _ in [await running.ask() for _ in range(4)]} == {200}
+        before = (await running.rows())["pod-0"]
+        role = {"warmgate_role": "prefill"}
+        await fake.put("pods", pod_of("pod-1", running.engines[1], **role))
+        changed = {"warmgate_adapter": "style", "warmgate_model": "small"}
+        await fake.put("pods", pod_of("pod-0", running.engines[0], **changed))
 
-        async def only_the_first():
-            return await healthy() == {"pod-0"}
+        async def are_known():
+            rows = await running.rows()
+            return rows["pod-1"]["role"] == "prefill" and "style" in rows["pod-0"]["models"]
 
-        try:
-            await until(both)
-            fake.is_silent = True
-            await engines[1].kill()
-            await fake.delete("pods", "pod-1")
-            await until(only_the_first, within_s=3.0)
-            body = {"model": engines[0].ready["model"], "prompt": "Hello", "max_tokens": 1}
-            posts = [session.post(router.url + "/v1/completions", json=body) for _ in range(8)]
-            replies = await asyncio.gather(*posts)
-            assert {reply.status for reply in replies} == {200}
-        finally:
-            for program in (router, *engines):
-                await program.kill()
+        await until(are_known, within_s=1.0)
+        replies = [await running.ask() for _ in range(4)]
+        assert replies == [(200, "pod-0")] * 4
+        after = (await running.rows())["pod-0"]
+        # what the engine says of its models goes before what a label says
+        assert after["models"] == sorted([*before["models"], "style"])
+        assert (after["epoch"], after["trust"]) == (before["epoch"], before["trust"])
+        assert after["index_blocks"] >= before["index_blocks"]
 
 
 async def test_kubernetes_without_rights_is_a_configuration_error():

@@ -1,5 +1,7 @@
 """The pool takes full sets, and tells who joined, who left and who can serve."""
 
+from dataclasses import replace
+
 from router.replicas import Pool
 from tests.support.builders import ManualClock, model_rows, replica
 
@@ -66,3 +68,46 @@ def test_a_model_whose_parent_is_served_beside_it_is_an_adapter():
     member = pool.get("r1")
     assert member.is_adapter("style")
     assert not member.is_adapter("base")
+
+
+def test_a_declared_model_is_known_before_the_engine_has_told_and_its_own_word_counts_after():
+    pool = pool_of(replica("r1", model="declared"))
+    assert pool.knows("declared")
+    assert pool.available("declared") == []
+    pool.mark_up("r1", model_rows("told"))
+    assert not pool.knows("declared")
+    assert [m.id for m in pool.available("told")] == ["r1"]
+
+
+def test_a_declared_model_is_what_an_engine_without_a_list_serves():
+    pool = pool_of(replica("r1", model="declared"))
+    pool.mark_up("r1", {})
+    assert [m.base_model for m in pool.available("declared")] == ["declared"]
+
+
+def test_declared_adapters_are_served_beside_what_the_engine_lists():
+    pool = pool_of(replica("r1", adapters=("style", "listed")))
+    pool.mark_up("r1", model_rows("base", "listed", adapter_of="base"))
+    member = pool.get("r1")
+    assert sorted(member.models) == ["base", "listed", "style"]
+    assert member.is_adapter("style")
+    assert member.base_model == "base"
+
+
+def test_another_label_is_no_other_replica():
+    pool = pool_of(replica("r1", adapters=("style",)))
+    pool.mark_up("r1", model_rows("base"))
+    member = pool.get("r1")
+    changes = pool.reconcile([replace(member.replica, adapters=("other",))])
+    assert (changes.joined, changes.left) == ((), ())
+    assert pool.get("r1") is member
+    assert sorted(member.models) == ["base", "other"]
+
+
+def test_who_only_prefills_or_encodes_is_not_for_clients():
+    pool = pool_of(*(replica(role, role=role) for role in ("both", "decode", "prefill", "encode")))
+    for member in pool:
+        pool.mark_up(member.id, model_rows("m"))
+    assert [m.id for m in pool.available("m")] == ["both", "decode"]
+    pool.reconcile([replica("both", role="prefill"), replica("prefill")])
+    assert [m.id for m in pool.available("m")] == ["prefill"]
