@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-simulated
+.PHONY: help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-simulated
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -49,6 +49,10 @@ test-chart: $(READY) build/bin/helm ## the Helm chart, rendered and linted (down
 
 build/bin/helm: k8s/get_helm.py
 	$(BIN)/python k8s/get_helm.py build/bin
+
+test-monitoring: $(READY) ## rules, dashboards and alerts with a real Prometheus (as root: installs it; 3 minutes)
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null
+	PROMETHEUS_BIN=/usr/bin $(BIN)/pytest tests/monitoring -s
 
 check-image: ## the image's steps and its command, without a container engine (as root)
 	deploy/check_image.sh

@@ -60,6 +60,9 @@ class Metrics:
         self._predicted = self._counter(
             "predicted_hit_tokens", "Prompt tokens whose reuse was predicted.", "model"
         )
+        self._reachable = self._counter(
+            "reachable_hit_tokens", "Prompt tokens that the replica which held most had.", "model"
+        )
         self._unpredicted = self._counter(
             "missed_hit_tokens", "Predicted, but not reused, prompt tokens.", "model"
         )
@@ -157,6 +160,9 @@ class Metrics:
             error = record.hit_tokens - predicted
             self._child(self._hit_error, record.replica).observe(error)
             self._child(self._predicted, model).inc(predicted)
+            self._child(self._reachable, model).inc(
+                max(predicted, record.reachable_hit_tokens or 0)
+            )
             self._child(self._unpredicted, model).inc(max(0, predicted - record.hit_tokens))
 
     def _child(self, parent: M, *labels: str) -> M:

@@ -92,6 +92,13 @@ class Plan:
         """Prompt tokens that the replica should reuse; None if the prompt isn't known."""
         return self.candidates[replica_id].hit_tokens if self.prompt_tokens else None
 
+    @property
+    def reachable_hit_tokens(self) -> int | None:
+        """The same of the replica that holds most, wherever the request goes."""
+        if not self.prompt_tokens:
+            return None
+        return max(candidate.hit_tokens for candidate in self.candidates.values())
+
     def _release(self) -> None:
         if self._claim is not None:
             self._claim.release(self.answer_tokens)

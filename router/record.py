@@ -25,9 +25,10 @@ class Outcome(StrEnum):
 class RequestRecord:
     """What happened to one request. Never prompt text, never keys. Times in ms, sizes in tokens.
 
-    `predicted_hit_tokens` is what the index promised for the replica that answered;
-    `hit_tokens` what the engine says it reused (None: it doesn't say). `sent_ms`,
-    `first_byte_ms`: since the request came, of the replica that was tried last.
+    `predicted_hit_tokens` is what the index promised for the replica that answered,
+    `reachable_hit_tokens` for the one that held most; `hit_tokens` what the engine says it reused
+    (None: it doesn't say). `sent_ms`, `first_byte_ms`: since the request came, of the replica that
+    was tried last.
     """
 
     request_id: str
@@ -47,6 +48,7 @@ class RequestRecord:
     prompt_blocks: int = 0
     matched_blocks: int = 0
     predicted_hit_tokens: int | None = None
+    reachable_hit_tokens: int | None = None
     hit_tokens: int | None = None
     completion_tokens: int | None = None
     tokenize_failure: str = ""

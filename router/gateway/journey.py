@@ -65,6 +65,7 @@ class Journey:
             candidate.matched_tokens // prefix.block_size if prefix.blocks else 0
         )
         record.predicted_hit_tokens = self._plan.predicted_hit_tokens(replica.id)
+        record.reachable_hit_tokens = self._plan.reachable_hit_tokens
         record.predicted_ttft_ms = self._plan.decision.costs_ms.get(replica.id)
 
     def failed(self, replica: Replica, error: RouterError) -> None:

@@ -21,6 +21,7 @@ from tests.support.prometheus import (
 ENDED = RequestRecord(
     "1", 0.0, model="m", replica="r1", outcome=Outcome.OK, stream=True, ttft_ms=1.0,
     predicted_ttft_ms=1.0, prompt_tokens=9, hit_tokens=1, predicted_hit_tokens=2,
+    reachable_hit_tokens=3,
 )  # fmt: skip
 
 
@@ -94,3 +95,8 @@ def test_the_compose_file_mounts_what_is_there():
     for service in compose["services"].values():
         for volume in service.get("volumes", ()):
             assert (ROOT / "deploy" / volume.split(":")[0]).exists(), volume
+
+
+def test_reachable_hits_are_those_of_whoever_held_most(exposed_text):
+    assert 'warmgate_reachable_hit_tokens_total{model="m"} 3.0' in exposed_text
+    assert 'warmgate_predicted_hit_tokens_total{model="m"} 2.0' in exposed_text

@@ -74,6 +74,7 @@ async def test_a_prompt_goes_where_its_blocks_are(planner):
         assert plan.replicas[0].id == "r2"
         assert plan.decision.reason is Reason.MATCH
         assert plan.predicted_hit_tokens("r2") == 48
+        assert plan.reachable_hit_tokens == 48
         assert plan.prefix("r2").blocks == 4
 
 
@@ -134,6 +135,7 @@ async def test_a_prompt_without_tokens_is_routed_all_the_same(planner):
     with await planner.plan(ask()) as plan:
         assert plan.tokenize_failure == "timeout"
         assert plan.predicted_hit_tokens(plan.replicas[0].id) is None
+        assert plan.reachable_hit_tokens is None
 
 
 async def test_an_unknown_model_is_named_with_those_that_are_served(planner):
