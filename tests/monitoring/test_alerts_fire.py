@@ -8,7 +8,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ class Broken:
     """How one service is started, and what breaks it. `breaks` goes on until it is cancelled."""
 
     alerts: set[str]
-    breaks: Callable[[Fleet], Awaitable[None]]
+    breaks: Callable[[Fleet], Coroutine[None, None, None]]
     engines: int = 1
     engine_flags: Sequence[str] = FAST
     router_flags: Callable[[Path], Sequence[str]] = lambda directory: ()
