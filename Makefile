@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-simulated
+.PHONY: help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-routers bench-simulated
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -87,6 +87,11 @@ test-tokens: $(READY) .venv-tokens/.ready ## ids of ten model families against t
 bench-herding: $(READY) ## 100 equal cold prompts over 1 and 4 routers: how often the prefix is computed
 	$(BIN)/python -m tests.bench.herding --processes 1
 	$(BIN)/python -m tests.bench.herding --processes 4
+
+bench-routers: $(READY) ## 1, 2 and 4 routers against one, live, with Redis killed, and in the simulator (10 minutes)
+	$(BIN)/python -m tests.bench.routers live
+	$(BIN)/python -m tests.bench.routers redis
+	$(BIN)/python -m tests.bench.routers simulated
 
 docs: $(READY) ## rewrite the tables in the READMEs that are made from code
 	$(BIN)/python -m tests.architecture.tables

@@ -1,7 +1,7 @@
 """Metrics that are read when they are asked for: what replicas, tokenizers and routers are now."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -43,12 +43,14 @@ class TokenizerSample:
 
 @dataclass(frozen=True, slots=True)
 class SharedSample:
-    """What routers share, as `/metrics` shows it now. `failures`: round trips, by state."""
+    """What routers share, as `/metrics` shows it now. `failures`: round trips, by state;
+    `responses`: asks that went on from a stored response, by where its replica was known."""
 
     state: str
     routers: int
     failures: Mapping[str, int]
     wipes: int
+    responses: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,10 @@ class SharedCollector(Collector):
         failures = CounterMetricFamily(
             "warmgate_shared_failures", "Round trips that failed.", labels=["state"]
         )
+        responses = CounterMetricFamily(
+            "warmgate_stored_responses", "Asks that went on from a stored response, by where its "
+            "replica was known: here, shared, unknown, failed.", labels=["where"],
+        )  # fmt: skip
         wipes = CounterMetricFamily("warmgate_shared_wipes", "Times the store came back empty.")
         for sample in self._read():
             state.add_metric([sample.state], 1)
@@ -116,7 +122,9 @@ class SharedCollector(Collector):
             wipes.add_metric([], sample.wipes)
             for kind, count in sample.failures.items():
                 failures.add_metric([kind], count)
-        yield from (state, routers, failures, wipes)
+            for where, count in sample.responses.items():
+                responses.add_metric([where], count)
+        yield from (state, routers, failures, wipes, responses)
 
 
 class TokenizerCollector(Collector):

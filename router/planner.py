@@ -4,11 +4,11 @@ Tokenizing is the only wait. All that follows is synchronous, so no other reques
 reading the loads and adding this one to them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from xxhash import xxh3_64_hexdigest
 
@@ -16,6 +16,7 @@ from router.blocks import prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.openai.generation import Generation
+from router.openai.responses import is_response, previous_response
 from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision
 from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
@@ -55,6 +56,11 @@ class Plan:
         trace: TracebackType | None,
     ) -> None:
         self._release()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the replica may keep its answer, for asks that go on from it."""
+        return is_response(self.generation)
 
     @property
     def decision(self) -> Decision:
@@ -105,6 +111,14 @@ class Plan:
             self._claim = None
 
 
+OwnerOf: TypeAlias = Callable[[str], Awaitable[ReplicaId | None]]
+"""Who keeps a stored response, by its id."""
+
+
+async def _nobody(response_id: str) -> ReplicaId | None:
+    return None
+
+
 @dataclass(slots=True)
 class Planner:
     """What this project is for."""
@@ -115,6 +129,7 @@ class Planner:
     memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
     forward_ids: bool = False
     shadows: Shadows | NoShadows = field(default_factory=NoShadows)
+    owner_of: OwnerOf = _nobody
 
     async def plan(self, generation: Generation) -> Plan:
         """Choose and reserve. ModelNotFound, NoReplicaAvailable.
@@ -126,8 +141,9 @@ class Planner:
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
+        owner = await self._owner(generation)
         members = self._members(generation.model)
-        choice = self._consider(generation, members, tokens, self.chooser)
+        choice = self._consider(generation, members, tokens, self.chooser).kept_by(owner)
         self.shadows.observe(choice)
         by_id = {member.id: member.replica for member in members}
         plan = Plan(
@@ -150,8 +166,14 @@ class Planner:
         self._members(generation.model)
         tokens, failure = await self._tokenize(generation)
         chooser = replace(self.chooser, policy=deepcopy(self.chooser.policy))
+        owner = await self._owner(generation)
         members = self._members(generation.model)
-        return self._consider(generation, members, tokens, chooser), failure
+        choice = self._consider(generation, members, tokens, chooser)
+        return choice.kept_by(owner), failure
+
+    async def _owner(self, generation: Generation) -> ReplicaId | None:
+        previous = previous_response(generation)
+        return None if previous is None else await self.owner_of(previous)
 
     async def _tokenize(self, generation: Generation) -> tuple[bytes, str]:
         try:

@@ -5,7 +5,7 @@ from itertools import accumulate
 from random import Random
 
 from router.collectors import ShadowSample
-from router.planner import Planner
+from router.planner import OwnerOf, Planner
 from router.replicas import Pool
 from router.routing import POLICIES, Chooser
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
@@ -14,7 +14,9 @@ from router.settings import RouterConfig
 from router.tokens import Tokenizers
 
 
-def planner(config: RouterConfig, pool: Pool, tokens: Tokenizers, chooser: Chooser) -> Planner:
+def planner(
+    config: RouterConfig, pool: Pool, tokens: Tokenizers, chooser: Chooser, owner_of: OwnerOf
+) -> Planner:
     """Over the chooser that acts."""
     return Planner(
         pool=pool,
@@ -23,6 +25,7 @@ def planner(config: RouterConfig, pool: Pool, tokens: Tokenizers, chooser: Choos
         memo=tokens.blocks,
         forward_ids=config.tokens.forward_ids,
         shadows=shadows(config.routing, chooser),
+        owner_of=owner_of,
     )
 
 

@@ -7,10 +7,10 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from router import log, parts, routing_parts
+from router import log, parts, routing_parts, shared_parts
 from router.collectors import ReplicaSample
 from router.config import probe_times, to_replica
 from router.discover import discover
@@ -30,7 +30,7 @@ from router.replicas.discovery import Discovery, StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Chooser, Speeds
 from router.settings import RouterConfig
-from router.shared import Peers
+from router.shared import Owners, Peers
 from router.supervise import Supervisor
 from router.tenants import Gate
 from router.tls import tls_to_replicas
@@ -68,6 +68,7 @@ class Runtime:
     keeper: Keeper
     upkeep: Upkeep
     peers: Peers
+    owners: Owners
     prober: Prober
     metrics: Metrics
     accounts: Accounts
@@ -196,7 +197,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     metrics = Metrics(
         lambda: runtime.samples(),
         tokens.samples,
-        lambda: [peers.sample()],
+        lambda: [replace(peers.sample(), responses=runtime.owners.counts)],
         lambda: routing_parts.shadow_samples(planner.shadows.tallies),
     )
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
@@ -217,6 +218,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
             *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             beyond=index.beyond,
         ),
+        lambda response_id: runtime.owners.find(response_id),
     )
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
     runtime = Runtime(
@@ -232,6 +234,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         keeper=keeper,
         upkeep=upkeep,
         peers=peers,
+        owners=shared_parts.owners(config.shared, peers, supervisor),
         prober=Prober(
             pool,
             probing,

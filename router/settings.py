@@ -187,6 +187,12 @@ class SharedSettings(Settings, frozen=True):
         Seconds, _doc("A router not heard of for so long has no load any more.", gt=0)
     ] = 2.0
     deadline_ms: Annotated[float, _doc("Longest wait for one answer of Redis.", gt=0)] = 100.0
+    responses_ttl_s: Annotated[
+        Seconds, _doc("So long it is known which replica keeps a stored response.", gt=0)
+    ] = 3600.0
+    max_responses: Annotated[
+        int, _doc("Stored responses whose replica this router remembers itself.", ge=1)
+    ] = 100_000
     board: Annotated[
         str | None, _doc("File of the load of this host's processes; --processes makes it.")
     ] = None

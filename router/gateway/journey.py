@@ -6,6 +6,7 @@ from typing import Self
 
 from router.errors import NoReplicaAvailable, ReplicaUnreachable, RouterError
 from router.gateway import replies
+from router.openai.responses import find_response_id
 from router.openai.usage import Usage
 from router.planner import Plan
 from router.proxy.reply import Reply
@@ -79,8 +80,11 @@ class Journey:
         if isinstance(error, ReplicaUnreachable):
             self._runtime.suspect(replica.id, error.message)
 
-    def first_byte(self, replica: Replica, status: int) -> None:
+    def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """Its first byte is on the way to the client."""
+        if status == 200 and self._plan.is_kept and (name := find_response_id(start)):
+            # now, not at the end: the client may go on, or leave, as soon as it has read enough
+            self._runtime.owners.note(name, replica.id)
         if status < 400 and self._plan.first_token() is not None:
             self._record.ttft_ms = (self._runtime.clock() - self._record.started) * 1e3
 

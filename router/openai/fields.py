@@ -50,6 +50,7 @@ class GenerationFields(msgspec.Struct, frozen=True, gc=False):
     session_id: Raw = ABSENT
     prompt_cache_key: Raw = ABSENT
     previous_response_id: Raw = ABSENT
+    store: Raw = ABSENT
     n: Raw = ABSENT
     max_tokens: Raw = ABSENT
     max_completion_tokens: Raw = ABSENT

@@ -163,10 +163,10 @@ class Exchange:
             length = None if self.head.status == 204 else self.head.length
         self._client.open(self.head, ours, length, has_body=self._has_body)
 
-    def first_byte(self) -> None:
+    def first_byte(self, start: bytes) -> None:
         assert self.head is not None
         self.first_byte_at = self._clock()
-        self._errand.listener.first_byte(self.replica, self.head.status)
+        self._errand.listener.first_byte(self.replica, self.head.status, start)
 
     def _read_head(self, data: bytes) -> None:
         self._buffer += data

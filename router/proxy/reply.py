@@ -80,5 +80,8 @@ class Listener(Protocol):
     def failed(self, replica: Replica, error: RouterError) -> None:
         """The attempt is over. `NoReplicaAvailable` means that the replica is full, not broken."""
 
-    def first_byte(self, replica: Replica, status: int) -> None:
-        """The first byte of the body (of a stream: the first token) is about to be sent."""
+    def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
+        """The first byte of the body (of a stream: the first token) is about to be sent.
+
+        `start`: as much of the body as has come.
+        """

@@ -25,8 +25,8 @@ class Opener(Protocol):
     def open(self, length: int | None) -> None:
         """Commit to this replica's reply. `length`: of the whole body, if known."""
 
-    def first_byte(self) -> None:
-        """The body begins."""
+    def first_byte(self, start: bytes) -> None:
+        """The body begins with `start`."""
 
 
 class Splice(Protocol):
@@ -128,7 +128,7 @@ class PlainSplice:
         if self._is_failure:
             self._tail.add(held)
         self._opener.open(len(held) if self._body.is_whole else self._length)
-        self._opener.first_byte()
+        self._opener.first_byte(held)
         self._client.send(held)
 
 
@@ -245,7 +245,7 @@ class EventSplice:
         self._searched = 0
         if not self._client.is_open:
             self._opener.open(None)
-        self._opener.first_byte()
+        self._opener.first_byte(bytes(self._pending))
 
     def _pass_events(self) -> None:
         pending = self._pending

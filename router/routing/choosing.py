@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from router.blocks import BlockHash
 from router.index.protocol import PrefixIndex
@@ -16,7 +17,7 @@ from router.index.reservations import Reservation, Reservations
 from router.index.tiers import Load, Loads
 from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
-from router.routing.decision import Decision
+from router.routing.decision import Decision, Reason
 from router.routing.history import History
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
@@ -77,6 +78,13 @@ class Choice(Struct, frozen=True):
     candidates: Mapping[ReplicaId, Candidate]
     contenders: Mapping[ReplicaId, Contender]
     ask: Ask
+
+    def kept_by(self, owner: ReplicaId | None) -> "Choice":
+        """Nobody else can answer what goes on from an answer that `owner` keeps. If it is away,
+        whoever is asked says that it knows of none."""
+        if owner is None or owner not in self.candidates:
+            return self
+        return replace(self, decision=replace(self.decision, replicas=(owner,), reason=Reason.KEPT))
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ class Reason(StrEnum):
     """Waiting for a replica that holds more would take longer than computing anew."""
     COLD = "cold"
     """No replica holds enough to matter: consistent hashing over the prompt's beginning."""
+    KEPT = "kept"
+    """It keeps the response that the ask goes on from."""
     SESSION = "session"
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"

@@ -3,6 +3,7 @@
 from router.shared.board import LoadBoard
 from router.shared.connect import BadUrl, connect
 from router.shared.memory import MemoryStore
+from router.shared.owners import MemoryOwners, Owners, RedisOwners
 from router.shared.peers import Peers, PeerTimes
 from router.shared.protocol import Exchange, SharedStore, StoreFailed, StoreState
 from router.shared.redis_store import RedisStore
@@ -11,9 +12,12 @@ __all__ = [
     "BadUrl",
     "Exchange",
     "LoadBoard",
+    "MemoryOwners",
     "MemoryStore",
+    "Owners",
     "PeerTimes",
     "Peers",
+    "RedisOwners",
     "RedisStore",
     "SharedStore",
     "StoreFailed",

@@ -116,9 +116,15 @@ def _state_of(exc: Exception) -> StoreState:
         redis_errors.NoPermissionError,
         redis_errors.AuthorizationError,
     )
-    text = str(exc)
-    if isinstance(exc, denied) or any(words in text for words in _DENIED_WORDS):
+    if isinstance(exc, denied):
         return StoreState.DENIED
-    if isinstance(exc, redis_errors.OutOfMemoryError) or "OOM" in text or "maxmemory" in text:
+    if isinstance(exc, redis_errors.OutOfMemoryError):
         return StoreState.FULL
-    return StoreState.DOWN
+    return state_of_text(str(exc))
+
+
+def state_of_text(error: str) -> StoreState:
+    """What an error of a script's own command says, which has no class."""
+    if any(words in error for words in _DENIED_WORDS):
+        return StoreState.DENIED
+    return StoreState.FULL if "OOM" in error or "maxmemory" in error else StoreState.DOWN

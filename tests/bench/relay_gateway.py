@@ -20,7 +20,7 @@ class NullListener:
     def failed(self, replica: Replica, error: RouterError) -> None:
         """Not noted."""
 
-    def first_byte(self, replica: Replica, status: int) -> None:
+    def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """Not noted."""
 
 

@@ -177,7 +177,7 @@ class Notes:
         self.calls.append(("failed", replica.id))
         self.errors.append(error)
 
-    def first_byte(self, replica: Replica, status: int) -> None:
+    def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         self.calls.append(("first_byte", replica.id))
 
 
