@@ -110,6 +110,20 @@ class NoReplicaAvailable(RouterError):
     code = "no_replica_available"
 
 
+class QueueFull(RouterError):
+    """So many requests wait in the router for a replica that no more are let in."""
+
+    status = 503
+    code = "queue_full"
+
+
+class QueueTimeout(RouterError):
+    """No replica could start the request while it waited in the router."""
+
+    status = 503
+    code = "queue_timeout"
+
+
 class RouterOverloaded(RouterError):
     """The router itself has run out of file descriptors or ports. No replica is to blame."""
 

@@ -77,6 +77,11 @@ def show(answer: dict[str, Any], console: Console) -> None:
         + (f"; not tokenized: {failure}" if failure else ""),
         highlight=False,
     )
+    if answer["queue"]["slo_ttft_ms"] is not None:
+        waits = "would wait" if answer["queue"]["would_wait"] else "would not wait"
+        console.print(
+            f"{waits} in the router; {answer['queue']['requests']} requests do", highlight=False
+        )
     table = Table()
     for title, key in COLUMNS:
         table.add_column(title, justify="left" if key in WORDS else "right")

@@ -133,6 +133,20 @@ class Metrics:
         bound = Gauge("warmgate_index_max_bytes", "What it may take.", registry=self.registry)
         bound.set(max_bytes)
 
+    def watch_queue(self, length: Callable[[], int]) -> Callable[[str, float], None]:
+        """Show how many requests wait in the router. To be told how each wait ended, and after how
+        many seconds."""
+        waiting = Gauge(
+            "warmgate_queue_requests", "Requests that wait in the router now.",
+            registry=self.registry,
+        )  # fmt: skip
+        waiting.set_function(length)
+        waits = self._histogram(
+            "queue_seconds", "Waits in the router until a replica could start, by how they ended.",
+            TTFT_BUCKETS_S, "outcome",
+        )  # fmt: skip
+        return lambda how, wait_s: waits.labels(how).observe(wait_s)
+
     def count_refusal(self, tenant: str, bound: str) -> None:
         """A request was refused with 429. Tenants are bounded: only those of the key file."""
         self._refusals.labels(tenant, bound).inc()

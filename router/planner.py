@@ -17,8 +17,9 @@ from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.openai.generation import Generation
 from router.openai.responses import is_response, previous_response
+from router.queueing import NoQueue, Queue
 from router.replicas import Member, Pool, Replica, ReplicaId
-from router.routing import Candidate, Decision
+from router.routing import Candidate, Decision, Reason
 from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
 from router.routing.shadow import NoShadows, Shadows
 from router.tokens.block_memo import BlockMemo
@@ -42,6 +43,9 @@ class Plan:
     body: bytes
     """What the replica is sent: the client's own bytes, unless ids go in the text's place."""
     _chooser: Chooser
+    _queue: Queue | NoQueue
+    queued_ms: float = 0.0
+    """How long it waited in the router for a replica that could start it."""
     answer_tokens: int | None = None
     """How long the answer was, once usage has told."""
     _claim: Claim | None = field(default=None, init=False)
@@ -92,7 +96,9 @@ class Plan:
         """
         if self._claim is None or not self.stream:
             return None
-        return self._claim.first_token()
+        ttft_ms = self._claim.first_token()
+        self._queue.changed()
+        return ttft_ms
 
     def predicted_hit_tokens(self, replica_id: ReplicaId) -> int | None:
         """Prompt tokens that the replica should reuse; None if the prompt isn't known."""
@@ -109,6 +115,7 @@ class Plan:
         if self._claim is not None:
             self._claim.release(self.answer_tokens)
             self._claim = None
+            self._queue.changed()
 
 
 OwnerOf: TypeAlias = Callable[[str], Awaitable[ReplicaId | None]]
@@ -130,9 +137,10 @@ class Planner:
     forward_ids: bool = False
     shadows: Shadows | NoShadows = field(default_factory=NoShadows)
     owner_of: OwnerOf = _nobody
+    queue: Queue | NoQueue = field(default_factory=NoQueue)
 
-    async def plan(self, generation: Generation) -> Plan:
-        """Choose and reserve. ModelNotFound, NoReplicaAvailable.
+    async def plan(self, generation: Generation, tenant: str = "") -> Plan:
+        """Choose and reserve. ModelNotFound, NoReplicaAvailable, QueueFull, QueueTimeout.
 
         When tokenizing fails or is late the request is routed without its prefix: worse, not
         broken.
@@ -141,11 +149,9 @@ class Planner:
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
-        owner = await self._owner(generation)
-        members = self._members(generation.model)
-        choice = self._consider(generation, members, tokens, self.chooser).kept_by(owner)
+        choice, queued_ms = await self._choose(generation, tokens, tenant)
         self.shadows.observe(choice)
-        by_id = {member.id: member.replica for member in members}
+        by_id = {member.id: member.replica for member in self.pool}
         plan = Plan(
             choice=choice,
             replicas=tuple(by_id[replica_id] for replica_id in choice.decision.replicas),
@@ -154,9 +160,30 @@ class Planner:
             generation=generation,
             body=body_with_ids(generation, tokens) if self.forward_ids else generation.body,
             _chooser=self.chooser,
+            _queue=self.queue,
+            queued_ms=queued_ms,
         )
         plan.move(choice.decision.replicas[0])
         return plan
+
+    async def _choose(
+        self, generation: Generation, tokens: bytes, tenant: str
+    ) -> tuple[Choice, float]:
+        """What is chosen once it need not wait, and how long it waited, in ms."""
+
+        owner = await self._owner(generation)
+
+        def look() -> Choice:
+            members = self._members(generation.model)
+            return self._consider(generation, members, tokens, self.chooser).kept_by(owner)
+
+        choice = look()
+        is_kept = choice.decision.reason is Reason.KEPT  # it has one place to go, free or not
+        if is_kept or not self.queue.holds(generation.model, choice):
+            return choice, 0.0
+        began = self.chooser.clock()
+        choice = await self.queue.wait(generation.model, tenant, look)
+        return choice, (self.chooser.clock() - began) * 1e3
 
     async def explain(self, generation: Generation) -> tuple[Choice, str]:
         """Where it would go now, and why tokenizing failed if it did. Nothing is booked.

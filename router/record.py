@@ -28,7 +28,8 @@ class RequestRecord:
     `predicted_hit_tokens` is what the index promised for the replica that answered,
     `reachable_hit_tokens` for the one that held most; `hit_tokens` what the engine says it reused
     (None: it doesn't say). `sent_ms`, `first_byte_ms`: since the request came, of the replica that
-    was tried last.
+    was tried last. `queued_ms`: how long it waited in the router; not in `plan_ms`, but in
+    `predicted_ttft_ms`.
     """
 
     request_id: str
@@ -53,6 +54,7 @@ class RequestRecord:
     completion_tokens: int | None = None
     tokenize_failure: str = ""
     plan_ms: float = 0.0
+    queued_ms: float = 0.0
     predicted_ttft_ms: float | None = None
     sent_ms: float = 0.0
     first_byte_ms: float | None = None

@@ -1,11 +1,13 @@
 """What the section `routing` of the settings asks for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from random import Random
 
 from router.collectors import ShadowSample
+from router.metrics import Metrics
 from router.planner import OwnerOf, Planner
+from router.queueing import NoQueue, Queue, QueueLimits
 from router.replicas import Pool
 from router.routing import POLICIES, Chooser
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
@@ -15,7 +17,12 @@ from router.tokens import Tokenizers
 
 
 def planner(
-    config: RouterConfig, pool: Pool, tokens: Tokenizers, chooser: Chooser, owner_of: OwnerOf
+    config: RouterConfig,
+    pool: Pool,
+    tokens: Tokenizers,
+    chooser: Chooser,
+    queue: Queue | NoQueue,
+    owner_of: OwnerOf,
 ) -> Planner:
     """Over the chooser that acts."""
     return Planner(
@@ -26,7 +33,25 @@ def planner(
         forward_ids=config.tokens.forward_ids,
         shadows=shadows(config.routing, chooser),
         owner_of=owner_of,
+        queue=queue,
     )
+
+
+def queue(
+    settings: RoutingSettings, clock: Callable[[], float], metrics: Metrics
+) -> Queue | NoQueue:
+    """None without an SLO: nobody could say when to wait."""
+    if settings.slo_ttft_ms is None:
+        return NoQueue()
+    limits = QueueLimits(
+        slo_ms=settings.slo_ttft_ms,
+        requests=settings.queue_requests,
+        wait_s=settings.queue_wait_s,
+        then_refuse=settings.queue_then == "refuse",
+    )
+    queue = Queue(limits, clock)
+    queue.on_end = metrics.watch_queue(lambda: queue.length)
+    return queue
 
 
 def shadows(settings: RoutingSettings, chooser: Chooser) -> Shadows | NoShadows:

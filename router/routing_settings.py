@@ -1,9 +1,9 @@
 """The section `routing` of the settings."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from router.routing import POLICIES
-from router.setting_types import Settings, doc
+from router.setting_types import Positive, PositiveMs, Seconds, Settings, doc
 
 
 class RoutingSettings(Settings, frozen=True):
@@ -14,6 +14,20 @@ class RoutingSettings(Settings, frozen=True):
         tuple[str, ...],
         doc("Policies that are asked of every request beside it, and compared; none of them acts."),
     ] = ()
+    slo_ttft_ms: Annotated[
+        PositiveMs | None,
+        doc(
+            "While every replica's predicted TTFT is above, requests wait in the router; none: "
+            "they never do."
+        ),
+    ] = None
+    queue_requests: Annotated[
+        Positive, doc("Most requests that wait there; more are refused (503).")
+    ] = 1000
+    queue_wait_s: Annotated[Seconds, doc("Longest time that one waits there.", gt=0)] = 30.0
+    queue_then: Annotated[
+        Literal["send", "refuse"], doc("What is done with one that has waited for so long.")
+    ] = "send"
     session_headers: Annotated[
         tuple[str, ...], doc("Request headers that name a session, first found wins.")
     ] = ("x-session-id",)

@@ -113,6 +113,11 @@ class Runtime:
         """Take over what can change under way: the replicas. Requests in flight go on."""
         self.named.replace([to_replica(settings) for settings in config.replicas])
 
+    def drain(self) -> None:
+        """New connections are not wanted any more, and who waits for a replica is sent now."""
+        self.readiness.withdraw()
+        self.planner.queue.let_all_go()
+
     def suspect(self, replica_id: str, error: str) -> None:
         """Traffic found a replica unreachable: out of the choice until a probe succeeds."""
         self.pool.mark_down(replica_id, error)
@@ -127,7 +132,9 @@ class Runtime:
             self.index.clear(replica_id)
 
     def in_flight(self) -> int:
-        return sum(self.reservations.in_flight(member.id) for member in self.pool)
+        """Requests at replicas, and those that wait for one."""
+        sent = sum(self.reservations.in_flight(member.id) for member in self.pool)
+        return sent + self.planner.queue.length
 
     def obstacle(self) -> str | None:
         """Why a request sent now would be served badly, or None."""
@@ -218,6 +225,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
             *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             beyond=index.beyond,
         ),
+        routing_parts.queue(config.routing, clock, metrics),
         lambda response_id: runtime.owners.find(response_id),
     )
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])

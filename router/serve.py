@@ -71,7 +71,7 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
         gc.freeze()
         _announce(listen.host, runner, is_tls=tls is not None, aside=aside)
         crashed = await _until(stopping, runtime.crashed)
-        runtime.readiness.withdraw()
+        runtime.drain()
         log.info("draining: %d requests in flight", runtime.in_flight())
         await asyncio.sleep(0 if crashed else listen.settle_s)
     return 1 if crashed else 0

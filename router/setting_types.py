@@ -18,3 +18,4 @@ Seconds = float
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 Ms = Annotated[float, Meta(ge=0)]
+PositiveMs = Annotated[float, Meta(gt=0)]

@@ -40,6 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--replicas", type=int, help="instead of the workload's own number")
     add("--routers", type=int, help="so many routers, each with its own view")
     add("--share-load-ms", type=float, help="until a router knows what another has in flight")
+    add("--slo-ttft-ms", type=float, help="wait in the router while no replica keeps it")
     add("--event-loss", type=float, help="share of event batches that are lost")
     add("--calibrate", action="store_true", help="compare with llm-d's published ladder and end")
     add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
@@ -91,6 +92,7 @@ def _catalogue(args: argparse.Namespace) -> Catalogue:
         "routers": args.routers,
         "load_sharing_s": args.share_load_ms / 1e3 if args.share_load_ms is not None else None,
         "event_loss": args.event_loss,
+        "slo_ttft_ms": args.slo_ttft_ms,
     }
     wanted = {name: value for name, value in changes.items() if value is not None}
     return Catalogue(args.trace, wanted)

@@ -25,6 +25,7 @@ class Fleet:
     that batches overtake each other. `event_loss`: share of batches that never arrive.
     `network_s`: one way, client to engine. `reading_s`: until the prompt's text is tokens.
     `load_sharing_s`: how long until a router knows what another has in flight; None: never.
+    `slo_ttft_ms`, `queue_wait_s`: see `routing.slo_ttft_ms` of the router.
     """
 
     profile: Profile
@@ -34,6 +35,8 @@ class Fleet:
     slowness: tuple[float, ...] = ()
     routers: int = 1
     load_sharing_s: float | None = None
+    slo_ttft_ms: float | None = None
+    queue_wait_s: float = 30.0
     event_delay_s: float = 0.002
     event_jitter_s: float = 0.0
     event_loss: float = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from loadgen.simulate.waiting import SimQueue
 from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
@@ -23,15 +24,17 @@ class SimRouter:
     chooser: Chooser
     index: MemoryIndex
     told: Told
+    queue: SimQueue
 
     @classmethod
     def make(
         cls,
         number: int,
         make_policy: Callable[[Random], Policy],
-        clock: Callable[[], float],
+        queue: SimQueue,
         seed: int,
     ) -> SimRouter:
+        clock = queue.timeline.clock
         index = MemoryIndex(clock=clock)
         told = Told(clock)
         chooser = Chooser(
@@ -41,7 +44,7 @@ class SimRouter:
             policy=make_policy(Random(f"{seed} {number}")),
             clock=clock,
         )
-        return cls(number, chooser, index, told)
+        return cls(number, chooser, index, told, queue)
 
     def hear(self, replica_id: str, events: Sequence[Event]) -> None:
         """A batch of a replica's events arrived."""

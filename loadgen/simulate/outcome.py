@@ -20,6 +20,7 @@ class Served:
     prompt_tokens: int
     output_tokens: int
     session: str | None = None
+    tenant: str = ""
     replica: str = ""
     router: int = 0
     predicted_ttft_ms: float | None = None

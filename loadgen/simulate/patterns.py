@@ -67,6 +67,20 @@ def cyclic(seed: int, prompts: int, tokens: int, count: int, rate_per_s: float) 
     return Traffic([Stage("all", dialogues)])
 
 
+def flood(seed: int) -> Traffic:
+    """One tenant asks for 600 new prompts of 3,000 tokens at once; another asks for one of 500
+    four times a second, before and after."""
+    rng, ids = Random(f"flood {seed}"), Ids()
+    flooding = [
+        Dialogue(2.0, (Ask(((ids.new(), 3000),), 64),), tenant="floods") for _ in range(600)
+    ]
+    now, steady = 0.0, []
+    for _ in range(60):
+        steady.append(Dialogue(now, (Ask(((ids.new(), 500),), 64),), tenant="steady"))
+        now += rng.expovariate(4.0)
+    return Traffic([Stage("all", [*flooding, *steady])])
+
+
 DOCUMENTS: Final = 11
 CLIENTS: Final = 4
 ROUNDS: Final = 4

@@ -13,7 +13,7 @@ from loadgen.simulate.job import Job, make_job
 from loadgen.simulate.outcome import Served
 from loadgen.simulate.timeline import Timeline
 from loadgen.simulate.traffic import Ask
-from router.routing import Claim, Prefix
+from router.routing import Choice, Claim, Prefix
 from workers.engine.sequence import Finish
 
 
@@ -41,12 +41,23 @@ class Request:
     served: Served
     on_end: Callable[[Sequence[int]], None]
 
-    def send(self) -> str:
-        """Choose and go; returns the replica."""
+    def send(self) -> str | None:
+        """Choose and go; returns the replica. None: it waits in the router."""
+        choice = self._choose()
+        if self.router.queue.holds(choice):
+            self.router.queue.wait(self.served.tenant, self._choose, self._go)
+            return None
+        self._go(choice)
+        return self.served.replica
+
+    def _choose(self) -> Choice:
+        prefix = Prefix(self.hashes, self.world.fleet.block_size)
+        session = self.served.session
+        return self.router.choose(self.world.open, prefix, len(self.tokens), session)
+
+    def _go(self, choice: Choice) -> None:
         world, served = self.world, self.served
         size = world.fleet.block_size
-        prefix = Prefix(self.hashes, size)
-        choice = self.router.choose(world.open, prefix, len(self.tokens), served.session)
         name = choice.decision.replicas[0]
         served.replica, served.router = name, self.router.number
         served.tries += 1
@@ -59,7 +70,6 @@ class Request:
         job.on_end = lambda finish: self._end(job, claim, finish)
         way_s = world.fleet.network_s + world.fleet.reading_s
         world.timeline.after(way_s, lambda: world.engines[name].submit(job))
-        return name
 
     def _share(self) -> None:
         """Tell the other routers what this one makes the replica do now, as fast as they hear."""
@@ -80,10 +90,12 @@ class Request:
         self.served.hit_tokens = job.hit_tokens
         claim.first_token()
         self._share()
+        self.router.queue.changed()
 
     def _end(self, job: Job, claim: Claim, finish: Finish) -> None:
         claim.release(job.answered)
         self._share()
+        self.router.queue.changed()
         if finish is Finish.ABORT:
             # As the gateway: another replica while no byte has come; then the client asks again.
             if self.served.first_token is not None:

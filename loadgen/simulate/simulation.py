@@ -25,6 +25,7 @@ from loadgen.simulate.traffic import (
     Traffic,
     tokens_of,
 )
+from loadgen.simulate.waiting import SimQueue
 from router.blocks import Event, hash_blocks
 from router.routing import Policy
 
@@ -58,7 +59,12 @@ class Simulation:
         timeline = Timeline()
         self.world = World(fleet, timeline)
         self.world.routers += [
-            SimRouter.make(number, make_policy, timeline.clock, seed)
+            SimRouter.make(
+                number,
+                make_policy,
+                SimQueue(timeline, fleet.slo_ttft_ms, fleet.queue_wait_s),
+                seed,
+            )
             for number in range(fleet.routers)
         ]
         self.bounds = Bounds(fleet.block_size, fleet.num_blocks * fleet.replicas)
@@ -174,7 +180,10 @@ class Simulation:
     def _ask(self, label: str, dialogue: Dialogue, turn: int, ended: Callable[[], None]) -> None:
         ask, timeline = dialogue.turns[turn], self.world.timeline
         tokens, hashes = self._prompt(ask)
-        served = Served(label, timeline.now, len(tokens), ask.output_tokens, dialogue.name)
+        served = Served(
+            *(label, timeline.now, len(tokens), ask.output_tokens, dialogue.name),
+            tenant=dialogue.tenant,
+        )
         self._served.append(served)
         self.bounds.saw(hashes, len(tokens))
 
@@ -191,8 +200,8 @@ class Simulation:
         candidates = list(self.world.open)
         answer_id = self._answer_id(ask)
         request = Request(self.world, router, ask, tokens, hashes, answer_id, served, on_end)
-        chosen = request.send()
-        self.oracle.compare(self.world.engines, candidates, chosen, hashes, tokens)
+        if (chosen := request.send()) is not None:
+            self.oracle.compare(self.world.engines, candidates, chosen, hashes, tokens)
 
     def _prompt(self, ask: Ask) -> tuple[array[int], list[int]]:
         found = self._prompts.get(ask.segments)

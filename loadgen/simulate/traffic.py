@@ -39,6 +39,7 @@ class Ask:
 @dataclass(frozen=True, slots=True)
 class Dialogue:
     """Turns that build on each other. `name`: the session header, or None if the client sends none.
+    `tenant`: whose they are, where that matters.
 
     With `after` (another dialogue's number), `start_s` counts from that one's end.
     """
@@ -47,6 +48,7 @@ class Dialogue:
     turns: tuple[Ask, ...]
     name: str | None = None
     after: int | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

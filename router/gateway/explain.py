@@ -39,12 +39,13 @@ class Explain:
             runtime.planner.explain(generation), runtime.crashed.get_loop()
         )
         choice, failure = await asyncio.wrap_future(answer)
-        return json_response(explained(runtime, choice, failure))
+        return json_response(explained(runtime, generation.model, choice, failure))
 
 
-def explained(runtime: Runtime, choice: Choice, failure: str) -> dict[str, Any]:
+def explained(runtime: Runtime, model: str, choice: Choice, failure: str) -> dict[str, Any]:
     """Replicas in order of preference; times in ms, lengths in tokens."""
     around = Surroundings.of(list(choice.candidates.values()))
+    queue = runtime.planner.queue
     return {
         "policy": runtime.policy_name,
         "reason": choice.decision.reason,
@@ -53,6 +54,11 @@ def explained(runtime: Runtime, choice: Choice, failure: str) -> dict[str, Any]:
         "ring_key": choice.query.ring_key,
         "fleet_busy": around.busy,
         "fleet_queueing": around.queueing,
+        "queue": {
+            "slo_ttft_ms": queue.slo_ms,
+            "requests": queue.length,
+            "would_wait": queue.holds(model, choice),
+        },
         "replicas": [
             {
                 "id": replica_id,

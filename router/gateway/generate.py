@@ -33,7 +33,7 @@ class Generate:
             record.model, record.stream = generation.model, generation.stream
             with (
                 await runtime.gate.admit(tenant, generation) as visit,
-                await runtime.planner.plan(generation) as plan,
+                await runtime.planner.plan(generation, tenant.id) as plan,
                 Journey(runtime, record, plan, visit.on(request[replies.EXTRA_HEADERS])) as journey,
             ):
                 response, reply = await runtime.forwarder.forward(

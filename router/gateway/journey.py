@@ -35,7 +35,8 @@ class Journey:
         self._extra = extra
         self._member: Member | None = None
         self._is_trial = False
-        record.plan_ms = (runtime.clock() - record.started) * 1e3
+        record.queued_ms = plan.queued_ms
+        record.plan_ms = (runtime.clock() - record.started) * 1e3 - plan.queued_ms
         record.policy = runtime.policy_name
         record.reason = plan.decision.reason
         record.tokenize_failure = plan.tokenize_failure
@@ -67,7 +68,10 @@ class Journey:
         )
         record.predicted_hit_tokens = self._plan.predicted_hit_tokens(replica.id)
         record.reachable_hit_tokens = self._plan.reachable_hit_tokens
-        record.predicted_ttft_ms = self._plan.decision.costs_ms.get(replica.id)
+        predicted_ms = self._plan.decision.costs_ms.get(replica.id)
+        record.predicted_ttft_ms = (
+            predicted_ms + record.queued_ms if predicted_ms is not None else None
+        )
 
     def failed(self, replica: Replica, error: RouterError) -> None:
         """It did not answer. If it can't be reached, nobody else should have to find out."""

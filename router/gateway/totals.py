@@ -18,6 +18,7 @@ SHARES: Final = frozenset(
     {
         "warmgate_replica_in_flight",
         "warmgate_replica_queued_tokens",
+        "warmgate_queue_requests",
         "warmgate_index_bytes",
         "warmgate_index_max_bytes",
         "warmgate_tokenizer_memo_bytes",

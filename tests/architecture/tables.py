@@ -101,6 +101,8 @@ def _families() -> Iterator[Metric]:
     shared = SharedSample("ok", 1, {"down": 0}, 0, {"here": 0})
     shadow = ShadowSample("lmetric", 0, 0, 0, 0, [("+Inf", 0)], 0.0)
     metrics = Metrics(lambda: [sample], lambda: [tokenizer], lambda: [shared], lambda: [shadow])
+    metrics.watch_index(lambda: 0, 1)
+    metrics.watch_queue(lambda: 0)
     yield from metrics.registry.collect()
 
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from loadgen.quantiles import percentile
 from loadgen.simulate.benchmark import DEFAULT, goals, run_case, verdicts
 from loadgen.simulate.fleet import Change, Fleet
 from loadgen.simulate.gateway import policy_maker
 from loadgen.simulate.ladder import LADDER_73
-from loadgen.simulate.patterns import Groups, groups
+from loadgen.simulate.patterns import Groups, flood, groups
 from loadgen.simulate.simulation import Simulation
 from loadgen.simulate.suite import cases
 from loadgen.simulate.trials import Catalogue, Here, Processes, Trial
@@ -124,3 +125,24 @@ def test_goals_are_met_by_who_is_best_and_missed_by_who_is_not():
     missed = [goal.name for goal in goals(worse) if not goal.is_met]
     assert "F: P95 TTFT best or within 3 %" in missed
     assert "F: hits ≥ 97 % of one pooled cache" in missed
+
+
+def test_a_queue_in_the_router_spares_one_tenant_another_ones_flood():
+    def run(slo_ttft_ms):
+        fleet = replace(FLEET, kv_tokens=None, slo_ttft_ms=slo_ttft_ms, queue_wait_s=60.0)
+        return Simulation(fleet, flood(1), policy_maker(DEFAULT), 1).run()
+
+    def p95_ms(result, tenant):
+        return percentile(sorted(o.ttft_ms for o in result.served if o.tenant == tenant), 0.95)
+
+    without, queued = run(None), run(500.0)
+    assert p95_ms(queued, "steady") < 0.1 * p95_ms(without, "steady")
+    assert p95_ms(queued, "floods") < 1.05 * p95_ms(without, "floods")
+    assert queued.total.output_tokens_per_s > 0.97 * without.total.output_tokens_per_s
+
+
+def test_a_queue_that_nobody_needs_changes_nothing():
+    _, without = simulate(DEFAULT)
+    simulation, queued = simulate(DEFAULT, replace(FLEET, slo_ttft_ms=60_000.0))
+    assert simulation.world.routers[0].queue.waited == 0
+    assert queued.served == without.served
