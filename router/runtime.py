@@ -259,7 +259,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         named=named,
         discovery=await discover(config.discovery, named, stack),
         policy_name=config.routing.policy,
-        session_headers=config.routing.session_headers,
+        session_headers=tuple(name.lower() for name in config.routing.session_headers),
         decision_headers=config.listen.decision_headers,
         tls=tls,
     )

@@ -18,7 +18,7 @@ from aiohttp import web
 from router.config import ConfigError
 from router.gateway.app import build_admin_server, build_server
 from router.gateway.aside import Aside
-from router.gateway.server import EdgeLimits
+from router.gateway.limits import EdgeLimits
 from router.runtime import Runtime
 from router.settings import ListenSettings, RouterConfig
 from router.tls import CertificateError, ListenerTls, renew, tls_to_replicas

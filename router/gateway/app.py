@@ -13,7 +13,9 @@ from router.gateway import admin, replies
 from router.gateway.cors import Cors
 from router.gateway.explain import Explain
 from router.gateway.generate import Generate
-from router.gateway.server import EdgeLimits, EdgeServer
+from router.gateway.limits import EdgeLimits
+from router.gateway.quick import QuickRequest
+from router.gateway.server import EdgeServer
 from router.gateway.shadow import DebugShadow
 from router.runtime import Runtime
 
@@ -33,6 +35,7 @@ GENERATION_PATHS: Final = (
 """Bodies with a `model`. Those with a prompt that we can tokenize go where its prefix is."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Quick = Callable[[QuickRequest, str, Mapping[str, str]], Awaitable[bool]]
 Routes = Mapping[str, Mapping[str, Handler]]
 _SANE_ID = re.compile(r"[!-~]{1,128}")
 
@@ -53,7 +56,9 @@ def build_server(
     routes |= probe_routes(runtime)
     if not admin_elsewhere:
         routes |= admin_routes(runtime, limits)
-    return EdgeServer(Gateway(routes, Cors(cors_origins)).handle, limits)
+    gateway = Gateway(routes, Cors(cors_origins), generate.quick)
+    quick_paths = frozenset(path.encode() for path in GENERATION_PATHS)
+    return EdgeServer(gateway.handle, limits, gateway.answer, quick_paths)
 
 
 def build_admin_server(runtime: Runtime) -> EdgeServer:
@@ -80,13 +85,14 @@ def admin_routes(runtime: Runtime, limits: EdgeLimits) -> Routes:
 class Gateway:
     """Finds the handler, gives the request its id, and lets no error out but in our shape."""
 
-    def __init__(self, routes: Routes, cors: Cors) -> None:
+    def __init__(self, routes: Routes, cors: Cors, quick: Quick | None = None) -> None:
         self._routes = routes
         self._cors = cors
+        self._quick = quick
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        request_id = request[replies.REQUEST_ID] = request_id_of(request)
-        request[replies.EXTRA_HEADERS] = cors = self._cors.headers(request)
+        request_id = request[replies.REQUEST_ID] = request_id_of(request.headers)
+        request[replies.EXTRA_HEADERS] = cors = self._cors.headers(request.headers)
         try:
             methods = self._routes.get(request.path)
             if methods is not None and (handler := methods.get(request.method)) is not None:
@@ -100,16 +106,40 @@ class Gateway:
             raise
         except Exception:
             log.exception("request %s failed by a bug", request_id)
-            error = RouterError(f"The router failed. Its log knows more, under {request_id}.")
+            error = _failed(request_id)
         response = replies.error_response(error, request_id)
         response.headers.update(cors)
         _refuse_rest(request, response)
         return response
 
+    async def answer(self, request: QuickRequest) -> bool:
+        """The same for a quick request. Whether its connection may carry another."""
+        assert self._quick is not None
+        request_id = request_id_of(request.headers)
+        cors = self._cors.headers(request.headers)
+        try:
+            return await self._quick(request, request_id, cors)
+        except RouterError as exc:
+            error = exc
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("request %s failed by a bug", request_id)
+            error = _failed(request_id)
+        keeps_alive = not request.missing
+        if (transport := request.transport) is not None:
+            reply = replies.error_bytes(error, request_id, cors, keeps_alive=keeps_alive)
+            transport.write(reply)
+        return keeps_alive
 
-def request_id_of(request: web.BaseRequest) -> str:
+
+def _failed(request_id: str) -> RouterError:
+    return RouterError(f"The router failed. Its log knows more, under {request_id}.")
+
+
+def request_id_of(headers: Mapping[str, str]) -> str:
     """The client's own id if it is a sane one, else a new one."""
-    given = request.headers.get(replies.REQUEST_ID_HEADER)
+    given = headers.get(replies.REQUEST_ID_HEADER)
     if given is not None and _SANE_ID.fullmatch(given):
         return given
     return f"{getrandbits(128):032x}"

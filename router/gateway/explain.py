@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from router.gateway.limits import EdgeLimits
 from router.gateway.replies import json_response
-from router.gateway.server import EdgeLimits, read_body
+from router.gateway.server import read_body
 from router.openai.generation import parse_generation
 from router.routing import Candidate, Choice
 from router.routing.cost import (

@@ -1,6 +1,6 @@
 """One generation on its way: from replica to replica, and what each end says about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -9,10 +9,23 @@ from router.gateway import replies
 from router.openai.responses import find_response_id
 from router.openai.usage import Usage
 from router.planner import Plan
+from router.proxy.headers import Ours, check_values, ours_of
 from router.proxy.reply import Reply
 from router.record import Outcome, RequestRecord
 from router.replicas import Member, Replica
 from router.runtime import Runtime
+
+_NAMES = frozenset((replies.REQUEST_ID_HEADER.encode(),))
+_DECIDED = _NAMES.union(
+    name.encode()
+    for name in (
+        replies.REPLICA_HEADER,
+        replies.MATCHED_BLOCKS_HEADER,
+        replies.PROMPT_BLOCKS_HEADER,
+        replies.REASON_HEADER,
+    )
+)
+_PREDICTED = _DECIDED | {replies.PREDICTED_HIT_HEADER.encode()}
 
 FULL_FOR_S = 1.0
 """How long a replica that says "full" without saying until when comes after the others."""
@@ -92,21 +105,26 @@ class Journey:
         if status < 400 and self._plan.first_token() is not None:
             self._record.ttft_ms = (self._runtime.clock() - self._record.started) * 1e3
 
-    def headers(self, replica: Replica) -> Sequence[tuple[str, str]]:
+    def headers(self, replica: Replica) -> Ours:
         """What the reply's head says beside what the replica said."""
         record = self._record
-        ours = [(replies.REQUEST_ID_HEADER, record.request_id), *self._extra.items()]
+        names, lines = _NAMES, f"{replies.REQUEST_ID_HEADER}: {record.request_id}\r\n"
         if self._runtime.decision_headers:
-            ours += [
-                (replies.REPLICA_HEADER, replica.id),
-                (replies.MATCHED_BLOCKS_HEADER, str(record.matched_blocks)),
-                (replies.PROMPT_BLOCKS_HEADER, str(record.prompt_blocks)),
-                (replies.REASON_HEADER, record.reason),
-            ]
+            check_values(record.request_id, replica.id, record.reason)
+            names = _DECIDED
+            lines += (
+                f"{replies.REPLICA_HEADER}: {replica.id}\r\n"
+                f"{replies.MATCHED_BLOCKS_HEADER}: {record.matched_blocks}\r\n"
+                f"{replies.PROMPT_BLOCKS_HEADER}: {record.prompt_blocks}\r\n"
+                f"{replies.REASON_HEADER}: {record.reason}\r\n"
+            )
             if record.predicted_hit_tokens is not None:
-                hit = str(record.predicted_hit_tokens)
-                ours.append((replies.PREDICTED_HIT_HEADER, hit))
-        return ours
+                names = _PREDICTED
+                lines += f"{replies.PREDICTED_HIT_HEADER}: {record.predicted_hit_tokens}\r\n"
+        if self._extra:
+            extra = ours_of(self._extra.items())
+            return Ours(names | extra.names, lines.encode() + extra.lines)
+        return Ours(names, lines.encode())
 
     def end(self, reply: Reply) -> None:
         """The reply is over."""

@@ -1,6 +1,7 @@
 """What the gateway itself answers: errors in OpenAI's shape, and the headers it adds."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -26,18 +27,41 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 def error_response(error: RouterError, request_id: str) -> web.Response:
     """The error as OpenAI's clients read it: `error.message`, `.type`, `.param`, `.code`."""
-    body = {
-        "error": {
-            "message": error.message,
-            "type": error.type,
-            "param": None,
-            "code": error.code,
-        }
+    return web.Response(
+        body=_body(error),
+        status=error.status,
+        content_type="application/json",
+        headers=_headers(error, request_id),
+    )
+
+
+def error_bytes(
+    error: RouterError, request_id: str, extra: Mapping[str, str], *, keeps_alive: bool
+) -> bytes:
+    """The same reply, as it goes to the client's transport."""
+    body = _body(error)
+    headers = {
+        "Content-Type": "application/json",
+        **_headers(error, request_id),
+        **extra,
+        "Content-Length": str(len(body)),
     }
-    response = json_response(body, error.status)
+    if not keeps_alive:
+        headers["Connection"] = "close"
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "\r\n"]).encode() + body
+
+
+def _body(error: RouterError) -> bytes:
+    facts = {"message": error.message, "type": error.type, "param": None, "code": error.code}
+    return msgspec.json.encode({"error": facts})
+
+
+def _headers(error: RouterError, request_id: str) -> dict[str, str]:
+    headers = dict(error.headers)
     if request_id:
-        response.headers[REQUEST_ID_HEADER] = request_id
-    response.headers.update(error.headers)
+        headers[REQUEST_ID_HEADER] = request_id
     if error.retry_after_s is not None:
-        response.headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
-    return response
+        headers["retry-after"] = f"{max(1, round(error.retry_after_s))}"
+    return headers

@@ -1,23 +1,20 @@
-"""The client's side of a reply: bytes straight to the transport, under aiohttp's eyes.
-
-All that this package needs to know about aiohttp's inside is in this file.
-"""
+"""The client's side of a reply: bytes straight to its transport, past aiohttp's writer."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
+from router.proxy.asked import Asked
 from router.proxy.body import LAST_CHUNK, chunk
 from router.proxy.head import Head
-from router.proxy.headers import reply_head
+from router.proxy.headers import Ours, reply_head
 from router.proxy.sse import STREAM_TYPE
 
 
 class SentResponse(web.StreamResponse):
-    """A response that has gone past aiohttp's writer: to be returned, not written."""
+    """A reply that has gone past aiohttp's writer: for a handler to return, not to be written."""
 
     def __init__(self, status: int, *, keeps_alive: bool, bytes_sent: int) -> None:
         super().__init__(status=status)
@@ -62,7 +59,7 @@ class Client:
         "sends_chunks",
     )
 
-    def __init__(self, request: web.BaseRequest, high_water_bytes: int) -> None:
+    def __init__(self, request: Asked, high_water_bytes: int) -> None:
         transport = request.transport
         if transport is None:
             # what aiohttp does to a handler whose client has left
@@ -81,32 +78,30 @@ class Client:
     @property
     def is_full(self) -> bool:
         """More than the high-water mark is unsent. aiohttp's protocol keeps this flag."""
-        return self.protocol.writing_paused
+        return bool(self.protocol.writing_paused)
 
     async def drained(self) -> None:
         """Wait until the buffer is low, or the client is gone (which may raise ConnectionError)."""
         await self._request.writer.drain()
 
-    def open(
-        self, head: Head, ours: Sequence[tuple[str, str]], length: int | None, *, has_body: bool
-    ) -> None:
+    def open(self, head: Head, ours: Ours, length: int | None, *, has_body: bool) -> None:
         """Decide the framing. The head itself is sent along with the first bytes after it."""
         is_new = self._request.version >= HttpVersion11
-        framing: list[bytes] = []
+        framing = b""
         if head.content_type == STREAM_TYPE and not head.has(b"x-accel-buffering"):
-            framing.append(b"X-Accel-Buffering: no")
+            framing = b"X-Accel-Buffering: no\r\n"
         if length is not None:
-            framing.append(b"Content-Length: %d" % length)
+            framing += b"Content-Length: %d\r\n" % length
         elif has_body:
             self.sends_chunks = is_new
             if is_new:
-                framing.append(b"Transfer-Encoding: chunked")
+                framing += b"Transfer-Encoding: chunked\r\n"
             else:
                 self.keeps_alive = False
         if not self.keeps_alive:
-            framing.append(b"Connection: close")
+            framing += b"Connection: close\r\n"
         elif not is_new:
-            framing.append(b"Connection: keep-alive")
+            framing += b"Connection: keep-alive\r\n"
         self._lead = reply_head(head, ours, framing)
         self.is_open = True
 
@@ -142,6 +137,3 @@ class Client:
         """Drop the client and what it has not read."""
         self.keeps_alive = False
         self._transport.abort()
-
-    def response(self, status: int) -> SentResponse:
-        return SentResponse(status, keeps_alive=self.keeps_alive, bytes_sent=self.bytes_sent)

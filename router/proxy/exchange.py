@@ -12,7 +12,8 @@ from router.errors import (
 )
 from router.proxy.body import Body, FixedBody, body_of
 from router.proxy.client import Client
-from router.proxy.head import BadReply, Head, looks_like_http, parse_head
+from router.proxy.head import BadReply, Head, Heads, looks_like_http
+from router.proxy.headers import SentHeads
 from router.proxy.refusal import RefusalSplice
 from router.proxy.reply import Limits, Listener
 from router.proxy.splice import EventSplice, PlainSplice, Splice
@@ -34,10 +35,11 @@ class Errand:
     client: Client
     method: str
     path: str
-    headers: Callable[[Replica], Sequence[tuple[str, str]]]
     listener: Listener
     limits: Limits
     clock: Callable[[], float]
+    heads: Heads
+    sent_heads: SentHeads
     added: Sequence[tuple[bytes, bytes]] = ()
     tries: int = 0
 
@@ -158,7 +160,7 @@ class Exchange:
 
     def open(self, length: int | None) -> None:
         assert self.head is not None
-        ours = self._errand.headers(self.replica)
+        ours = self._errand.listener.headers(self.replica)
         if not self._has_body:
             length = None if self.head.status == 204 else self.head.length
         self._client.open(self.head, ours, length, has_body=self._has_body)
@@ -171,7 +173,7 @@ class Exchange:
     def _read_head(self, data: bytes) -> None:
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = parse_head(self._buffer[: end + 2])
+            head = self._errand.heads.parse(self._buffer[: end + 2])
             self._buffer = self._buffer[end + 4 :]
             if head.status == 101:
                 raise BadReply("switched protocols unasked")

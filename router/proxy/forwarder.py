@@ -5,8 +5,6 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 
-from aiohttp import web
-
 from router.errors import (
     OWN_SHORTAGES,
     NoReplicaAvailable,
@@ -15,9 +13,11 @@ from router.errors import (
     RouterError,
     RouterOverloaded,
 )
+from router.proxy.asked import Asked
 from router.proxy.client import Client
 from router.proxy.exchange import Errand, Exchange
-from router.proxy.headers import API_KEYS, rank_header, request_head
+from router.proxy.head import Heads
+from router.proxy.headers import API_KEYS, SentHeads, ended, rank_header, request_head
 from router.proxy.pool import Pool, why_unreachable
 from router.proxy.refusal import RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
@@ -41,6 +41,7 @@ class Forwarder:
         self._dropped = frozenset() if keeps_keys else API_KEYS
         self._clock = clock
         self._pool = Pool(limits, clock, ssl_context)
+        self._heads = Heads()
 
     @property
     def pool(self) -> Pool:
@@ -49,18 +50,17 @@ class Forwarder:
 
     async def forward(
         self,
-        request: web.BaseRequest,
+        request: Asked,
         body: bytes,
         replicas: Sequence[Replica],
-        headers: Callable[[Replica], Sequence[tuple[str, str]]],
         listener: Listener,
         added: Sequence[tuple[bytes, bytes]] = (),
-    ) -> tuple[web.StreamResponse, Reply]:
+        sent_heads: SentHeads | None = None,
+    ) -> Reply:
         """Write the reply of the first replica that gives one to the request's client.
 
-        `replicas`: first choice first; `headers`: what the client is told about the one that
-        answered; `added`: headers that replicas get in place of the client's. The response that is
-        returned has been sent; hand it to aiohttp as it is.
+        `replicas`: first choice first; `added`: headers that replicas get in place of the client's;
+        `sent_heads`: kept by whoever knows that the head is the one of an earlier request.
 
         Raises the last replica's error when none answered: then nothing was sent. A replica that
         is only slow is not given up for another (that would double the load just when there is
@@ -72,11 +72,12 @@ class Forwarder:
             client=client,
             method=request.method,
             path=request.path,
-            headers=headers,
             listener=listener,
             added=added,
+            sent_heads={} if sent_heads is None else sent_heads,
             limits=self._limits,
             clock=self._clock,
+            heads=self._heads,
         )
         failure: RouterError | None = None
         refused: Exchange | None = None
@@ -107,20 +108,13 @@ class Forwarder:
         """Close all connections; exchanges under way end as if the engines had died."""
         await self._pool.aclose()
 
-    async def _try(
-        self, errand: Errand, request: web.BaseRequest, body: bytes, replica: Replica
-    ) -> Exchange:
+    async def _try(self, errand: Errand, request: Asked, body: bytes, replica: Replica) -> Exchange:
         """One replica. Raises its error if the client has got nothing of it."""
-        origin = self._pool.origin(replica.url)
-        added = errand.added if replica.rank is None else [*errand.added, rank_header(replica.rank)]
-        head = request_head(
-            request,
-            len(body),
-            target=(origin.prefix + request.path_qs).encode(),
-            host=origin.authority,
-            added=added,
-            dropped=self._dropped,
-        )
+        where = replica.url, replica.rank
+        head = None if errand.added else errand.sent_heads.get(where)
+        if head is None:
+            head = errand.sent_heads[where] = self._head(errand, request, replica)
+        head = ended(head, errand.method, len(body))
         exchange = Exchange(errand, replica)
         upstream = self._pool.take(replica.url)
         if upstream is not None:
@@ -139,19 +133,30 @@ class Forwarder:
         await self._run(exchange, upstream, head, body)
         return _unless_failed(exchange, errand.client)
 
+    def _head(self, errand: Errand, request: Asked, replica: Replica) -> bytes:
+        origin = self._pool.origin(replica.url)
+        rank = () if replica.rank is None else (rank_header(replica.rank),)
+        return request_head(
+            request,
+            target=(origin.prefix + request.path_qs).encode(),
+            host=origin.authority,
+            added=(*errand.added, *rank),
+            dropped=self._dropped,
+        )
+
     async def _run(self, exchange: Exchange, upstream: Upstream, head: bytes, body: bytes) -> None:
         try:
             await exchange.run(upstream, head, body)
         finally:
             self._pool.give_back(upstream)
 
-    async def _report(self, errand: Errand, exchange: Exchange) -> tuple[web.StreamResponse, Reply]:
+    async def _report(self, errand: Errand, exchange: Exchange) -> Reply:
         assert exchange.head is not None
         assert exchange.splice is not None
         client = errand.client
         if client.is_full and not client.is_gone():
             await self._last_drain(exchange, client)
-        reply = Reply(
+        return Reply(
             replica=exchange.replica,
             status=exchange.head.status,
             outcome=_outcome(exchange),
@@ -160,9 +165,9 @@ class Forwarder:
             first_byte_at=exchange.first_byte_at,
             ended_at=self._clock(),
             usage=exchange.splice.usage(),
+            keeps_alive=client.keeps_alive,
             blames_replica=_blames_replica(exchange),
         )
-        return client.response(reply.status), reply
 
     async def _last_drain(self, exchange: Exchange, client: Client) -> None:
         try:

@@ -1,7 +1,7 @@
 """The head of an engine's reply: parsed strictly, for lenience is how replies get split."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _HEAD = re.compile(
     rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n"
@@ -17,6 +17,8 @@ _NOTABLE = frozenset(
     )
 )
 _MAX_LENGTH_DIGITS = 18
+_LENGTH_LINE = re.compile(rb"\r\ncontent-length: ?([0-9]{1,18})\r\n", re.IGNORECASE)
+_LENGTH_NAME = b"content-length"
 _BODYLESS = frozenset((204, 304))
 _START = b"HTTP/1."
 
@@ -31,7 +33,8 @@ class Head:
     """Status line and headers. `length` and `is_chunked` frame the body.
 
     Neither: the body ends with the connection. `lines`: each header's lower-case name and its line
-    as it came.
+    as it came (of a remembered head, Content-Length's as it came first). `kept`: what clients get
+    of it, by the names that we replace; see `reply_head`.
     """
 
     status: int
@@ -43,6 +46,7 @@ class Head:
     is_chunked: bool
     is_encoded: bool
     keeps_alive: bool
+    kept: dict[frozenset[bytes], bytes] = field(default_factory=dict)
 
     def has_body(self, method: str) -> bool:
         """False where a body is impossible, whatever the headers say (RFC 9112, 6.3)."""
@@ -55,6 +59,47 @@ class Head:
     def value(self, name: bytes) -> bytes:
         """The first header of that lower-case name; empty if there is none."""
         return next((line[len(key) + 1 :].strip() for key, line in self.lines if key == name), b"")
+
+    def of_length(self, length: int) -> "Head":
+        """The same head before another body."""
+        return Head(
+            self.status,
+            self.reason,
+            self.lines,
+            self.connection,
+            self.content_type,
+            length,
+            self.is_chunked,
+            self.is_encoded,
+            self.keeps_alive,
+            self.kept,
+        )
+
+
+class Heads:
+    """Parses heads, and remembers them: an engine's differ in nothing but Content-Length and, once
+    a second, Date."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._known: dict[bytes, Head] = {}
+
+    def parse(self, text: bytes) -> Head:
+        """`parse_head`."""
+        found = _LENGTH_LINE.search(text)
+        key = text if found is None else text[: found.start(1)] + text[found.end(1) :]
+        head = self._known.get(key)
+        if head is None:
+            head = parse_head(text)
+            if [name for name, _ in head.lines].count(_LENGTH_NAME) == (found is not None):
+                self._remember(key, head)
+            return head
+        return head if found is None else head.of_length(int(found[1]))
+
+    def _remember(self, key: bytes, head: Head) -> None:
+        if len(self._known) >= self._most:
+            self._known.clear()
+        self._known[key] = head
 
 
 def looks_like_http(data: bytes) -> bool:

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from aiohttp import web
-
+from router.proxy.asked import Asked
 from router.proxy.head import Head
 
 _OURS = b"x-warmgate-"
@@ -37,32 +37,61 @@ _RANK = b"X-data-parallel-rank"
 _UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
+SentHeads = dict[tuple[str, int | None], bytes]
+"""What replicas (by URL and rank) were sent of one and the same head of a client's, see `ended`."""
+
+
+class Ours(NamedTuple):
+    """Headers that we add to a reply: their lower-case names, and their lines with line ends."""
+
+    names: frozenset[bytes]
+    lines: bytes
+
+
+def ours_of(headers: Iterable[tuple[str, str]]) -> Ours:
+    """Raises ValueError for a value that would begin a line of its own."""
+    pairs = list(headers)
+    check_values(*(value for _, value in pairs))
+    lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
+    return Ours(frozenset(name.lower().encode() for name, _ in pairs), lines.encode())
+
+
+def check_values(*values: str) -> None:
+    """Raises ValueError for a value that would begin a line of its own."""
+    if _UNSAFE.search("".join(values)):
+        raise ValueError("control character in a header of ours")
+
+
 def request_head(
-    request: web.BaseRequest,
-    body_bytes: int,
+    request: Asked,
     *,
     target: bytes,
     host: bytes,
     added: Sequence[tuple[bytes, bytes]] = (),
     dropped: frozenset[bytes] = frozenset(),
 ) -> bytes:
-    """The head that the engine gets: the client's own headers but for those that end here, and
-    `added` in place of those of the same names."""
+    """The head that the engine gets, but for its end (`ended`): the client's own headers without
+    those that end here, and `added` in place of those of the same names."""
     dropped = dropped | _NOT_FORWARDED
     if added:
         dropped |= {name.lower() for name, _ in added}
-    for connection in request.headers.getall("Connection", ()):
-        dropped |= _tokens(connection.lower().encode("utf-8", "surrogateescape"))
+    for name, value in request.raw_headers:
+        if name.lower() == b"connection":
+            dropped |= _tokens(value.lower())
     parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method.encode(), target, host)]
     for name, value in request.raw_headers:
         key = name.lower()
         if key not in dropped and not key.startswith(_OURS):
             parts.append(b"%b: %b\r\n" % (name, value))
-    if body_bytes or request.method not in ("GET", "HEAD"):
-        parts.append(b"Content-Length: %d\r\n" % body_bytes)
     parts += [b"%b: %b\r\n" % header for header in added]
-    parts.append(b"\r\n")
     return b"".join(parts)
+
+
+def ended(head: bytes, method: str, body_bytes: int) -> bytes:
+    """A request's head with its end."""
+    if body_bytes or method not in ("GET", "HEAD"):
+        return b"%bContent-Length: %d\r\n\r\n" % (head, body_bytes)
+    return head + b"\r\n"
 
 
 def rank_header(rank: int) -> tuple[bytes, bytes]:
@@ -70,18 +99,21 @@ def rank_header(rank: int) -> tuple[bytes, bytes]:
     return _RANK, b"%d" % rank
 
 
-def reply_head(head: Head, ours: Sequence[tuple[str, str]], framing: Iterable[bytes]) -> bytes:
+def reply_head(head: Head, ours: Ours, framing: bytes) -> bytes:
     """The head that the client gets. `framing`: whole lines; `ours` replace the engine's."""
-    dropped = _NOT_RETURNED.union([name.lower().encode() for name, _ in ours])
+    kept = head.kept.get(ours.names)
+    if kept is None:
+        kept = head.kept[ours.names] = _kept(head, ours.names)
+    return b"%b%b%b\r\n" % (kept, ours.lines, framing)
+
+
+def _kept(head: Head, replaced: frozenset[bytes]) -> bytes:
+    dropped = _NOT_RETURNED | replaced
     if head.connection:
         dropped |= _tokens(head.connection)
     lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     lines += [line for name, line in head.lines if name not in dropped]
-    if _UNSAFE.search("".join([value for _, value in ours])):
-        raise ValueError("control character in a header of ours")
-    lines += [f"{name}: {value}".encode() for name, value in ours]
-    lines += framing
-    lines.append(b"\r\n")
+    lines.append(b"")
     return b"\r\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from router.errors import RouterError
 from router.openai.usage import Usage
+from router.proxy.headers import Ours
 from router.replicas.replica import Replica
 
 
@@ -52,7 +53,8 @@ class Reply:
 
     `blames_replica`: it died after the first byte or answered with an error that is no client's
     fault. (What was told by `failed` already is not told again.)
-    `tries` counts replicas, not connections. `bytes_sent` includes the head.
+    `tries` counts replicas, not connections. `bytes_sent` includes the head. `keeps_alive`: the
+    client's connection may carry another request.
     """
 
     replica: Replica
@@ -63,6 +65,7 @@ class Reply:
     first_byte_at: float | None
     ended_at: float
     usage: Usage | None
+    keeps_alive: bool
     blames_replica: bool = False
 
 
@@ -79,6 +82,9 @@ class Listener(Protocol):
 
     def failed(self, replica: Replica, error: RouterError) -> None:
         """The attempt is over. `NoReplicaAvailable` means that the replica is full, not broken."""
+
+    def headers(self, replica: Replica) -> Ours:
+        """What the client is told about the replica that answers."""
 
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """The first byte of the body (of a stream: the first token) is about to be sent.

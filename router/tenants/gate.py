@@ -168,5 +168,5 @@ def budget_headers(tenant: Tenant, taken: Taken) -> dict[str, str]:
 
 def _key_of(headers: Mapping[str, str]) -> str:
     """The key as OpenAI's clients send it, or as Anthropic's do."""
-    scheme, _, key = headers.get("Authorization", "").partition(" ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()

@@ -2,13 +2,14 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 
 import uvloop
 from aiohttp import web
 
 from router.errors import RouterError
+from router.proxy.client import SentResponse
 from router.proxy.forwarder import Forwarder
+from router.proxy.headers import Ours, ours_of
 from router.proxy.reply import Limits
 from router.replicas.replica import Replica
 
@@ -20,18 +21,18 @@ class NullListener:
     def failed(self, replica: Replica, error: RouterError) -> None:
         """Not noted."""
 
+    def headers(self, replica: Replica) -> Ours:
+        headers = [
+            ("x-warmgate-replica", replica.id),
+            ("x-warmgate-matched-blocks", "12"),
+            ("x-warmgate-prompt-blocks", "31"),
+            ("x-warmgate-reason", "match"),
+            ("x-request-id", "5f3759df5f3759df"),
+        ]
+        return ours_of(headers)
+
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """Not noted."""
-
-
-def headers(replica: Replica) -> Sequence[tuple[str, str]]:
-    return [
-        ("x-warmgate-replica", replica.id),
-        ("x-warmgate-matched-blocks", "12"),
-        ("x-warmgate-prompt-blocks", "31"),
-        ("x-warmgate-reason", "match"),
-        ("x-request-id", "5f3759df5f3759df"),
-    ]
 
 
 async def serve(port: int, url: str) -> None:
@@ -41,8 +42,10 @@ async def serve(port: int, url: str) -> None:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         body = await request.read()
-        response, _ = await forwarder.forward(request, body, replicas, headers, listener)
-        return response
+        reply = await forwarder.forward(request, body, replicas, listener)
+        return SentResponse(
+            reply.status, keeps_alive=reply.keeps_alive, bytes_sent=reply.bytes_sent
+        )
 
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/v1/chat/completions", handle)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import HttpRequestParser
+from aiohttp.http_parser import HttpRequestParser, RawRequestMessage
+from aiohttp.streams import StreamReader
 
-from router.gateway.server import EdgeLimits
+from router.gateway.limits import EdgeLimits
 
 REFUSAL = b"can be read in one way only"
 """In the words of a reply to what is no request."""
@@ -61,6 +63,25 @@ def judge(data: bytes) -> Verdict:
     except HttpProcessingError:
         return Verdict(_heads_before_the_fault(data), is_refused=True)
     return Verdict(len(messages), is_tunnel=is_tunnel)
+
+
+def messages_of(data: bytes) -> list[tuple[RawRequestMessage, bytes | None]]:
+    """Requests before the first fault, each with its body if it is whole."""
+    try:
+        found = list(_parser().feed_data(data)[0])
+    except HttpProcessingError:
+        parser = _parser()
+        found = []
+        with contextlib.suppress(HttpProcessingError):
+            for at in range(len(data)):
+                found += parser.feed_data(data[at : at + 1])[0]
+    return [(message, _whole(body)) for message, body in found]
+
+
+def _whole(body: StreamReader) -> bytes | None:
+    if not body.is_eof() or body.exception() is not None:
+        return None
+    return b"".join(getattr(body, "_buffer", ()))
 
 
 def _heads_before_the_fault(data: bytes) -> int:

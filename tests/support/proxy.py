@@ -14,9 +14,11 @@ from aiohttp import HttpVersion, HttpVersion11, web
 from multidict import CIMultiDict
 
 from router.errors import RouterError
-from router.proxy.client import Client
+from router.proxy.client import Client, SentResponse
 from router.proxy.exchange import Errand, Exchange
 from router.proxy.forwarder import Forwarder
+from router.proxy.head import Heads
+from router.proxy.headers import Ours, ours_of
 from router.proxy.reply import Limits, Reply
 from router.proxy.upstream import Upstream
 from router.replicas.replica import Replica
@@ -177,12 +179,11 @@ class Notes:
         self.calls.append(("failed", replica.id))
         self.errors.append(error)
 
+    def headers(self, replica: Replica) -> Ours:
+        return ours_of([("x-warmgate-replica", replica.id), ("x-request-id", "ours")])
+
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         self.calls.append(("first_byte", replica.id))
-
-
-def told(replica: Replica) -> Sequence[tuple[str, str]]:
-    return [("x-warmgate-replica", replica.id), ("x-request-id", "ours")]
 
 
 @dataclass
@@ -213,10 +214,11 @@ async def splice(
         client=Client(request.as_request(), limits.high_water_bytes),
         method=request.method,
         path=request.path,
-        headers=told,
         listener=notes,
         limits=limits,
         clock=time.monotonic,
+        heads=Heads(),
+        sent_heads={},
     )
     exchange = Exchange(errand, Replica("r1", "http://engine"))
     upstream = Upstream("http://engine", lambda _: None)
@@ -388,9 +390,7 @@ class Gateway:
         body = await request.read()
         self.in_flight += 1
         try:
-            response, report = await self.forwarder.forward(
-                request, body, self.replicas, told, self.notes
-            )
+            report = await self.forwarder.forward(request, body, self.replicas, self.notes)
         except RouterError as error:
             body_of_error = {"error": {"message": error.message, "code": error.code}}
             return web.json_response(body_of_error, status=error.status)
@@ -400,7 +400,9 @@ class Gateway:
         finally:
             self.in_flight -= 1
         self.reports.append(report)
-        return response
+        return SentResponse(
+            report.status, keeps_alive=report.keeps_alive, bytes_sent=report.bytes_sent
+        )
 
 
 @contextlib.asynccontextmanager

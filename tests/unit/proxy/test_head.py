@@ -1,6 +1,6 @@
 import pytest
 
-from router.proxy.head import BadReply, looks_like_http, parse_head
+from router.proxy.head import BadReply, Heads, looks_like_http, parse_head
 
 
 def head(*lines: bytes) -> bytes:
@@ -86,3 +86,33 @@ def test_no_body_for_head_and_for_204_and_304():
 )
 def test_garbage_is_known_by_its_first_bytes(data, verdict):
     assert looks_like_http(data) is verdict
+
+
+def test_a_remembered_head_differs_in_its_length_only():
+    heads = Heads()
+    one = heads.parse(head(b"content-length: 5", b"server: e"))
+    other = heads.parse(head(b"content-length: 66", b"server: e"))
+    assert (one.length, other.length) == (5, 66)
+    assert (other.status, other.keeps_alive, other.is_chunked) == (200, True, False)
+    assert heads.parse(head(b"server: e")).length is None
+    assert heads.parse(head(b"content-length: 5", b"server: f")).lines[1] == (
+        b"server",
+        b"server: f",
+    )
+
+
+def test_two_lengths_are_compared_however_often_they_came_before():
+    heads = Heads()
+    for _ in range(2):
+        assert heads.parse(head(b"content-length: 5", b"content-length: 5")).length == 5
+    with pytest.raises(BadReply):
+        heads.parse(head(b"content-length: 6", b"content-length: 5"))
+    with pytest.raises(BadReply):
+        heads.parse(head(b"content-length: 5", b"content-length : 5"))
+
+
+def test_few_heads_are_remembered():
+    heads = Heads(most=3)
+    for number in range(20):
+        assert heads.parse(head(b"date: %d" % number, b"content-length: 1")).length == 1
+    assert len(heads._known) <= 3

@@ -1,7 +1,7 @@
 import pytest
 
 from router.proxy.head import parse_head
-from router.proxy.headers import rank_header, reply_head, request_head
+from router.proxy.headers import ended, ours_of, rank_header, reply_head, request_head
 from tests.support.proxy import FakeRequest
 
 
@@ -13,7 +13,8 @@ def lines(head: bytes) -> list[bytes]:
 def forwarded(*headers: tuple[bytes, bytes], method="POST", body_bytes=2, rank=None) -> list[bytes]:
     request = FakeRequest(method=method, raw_headers=headers).as_request()
     added = () if rank is None else (rank_header(rank),)
-    return lines(request_head(request, body_bytes, target=b"/x?y=1", host=b"e:1", added=added))
+    head = request_head(request, target=b"/x?y=1", host=b"e:1", added=added)
+    return lines(ended(head, method, body_bytes))
 
 
 def test_own_headers_pass_in_order_and_unchanged():
@@ -57,7 +58,8 @@ def test_headers_named_in_connection_are_not_forwarded():
 
 def test_what_is_added_goes_in_the_place_of_the_clients_own():
     request = FakeRequest(raw_headers=((b"TraceParent", b"theirs"), (b"X-A", b"1"))).as_request()
-    head = request_head(request, 2, target=b"/", host=b"e", added=[(b"traceparent", b"ours")])
+    head = request_head(request, target=b"/", host=b"e", added=[(b"traceparent", b"ours")])
+    head = ended(head, "POST", 2)
     assert [x for x in lines(head) if b"trace" in x.lower()] == [b"traceparent: ours"]
     assert b"X-A: 1" in lines(head)
 
@@ -80,13 +82,14 @@ def test_the_engines_headers_pass_but_for_framing_and_ours():
         b"HTTP/1.1 200 Fine\r\nServer: uvicorn\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\n"
         b"Transfer-Encoding: chunked\r\nX-Request-Id: theirs\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n"
     )
-    sent = lines(reply_head(head, [("x-request-id", "ours")], [b"Content-Length: 3"]))
+    ours = ours_of([("X-Request-ID", "ours")])
+    sent = lines(reply_head(head, ours, b"Content-Length: 3\r\n"))
     assert sent == [
         b"HTTP/1.1 200 Fine",
         b"Server: uvicorn",
         b"Set-Cookie: a",
         b"Set-Cookie: b",
-        b"x-request-id: ours",
+        b"X-Request-ID: ours",
         b"Content-Length: 3",
     ]
 
@@ -94,4 +97,12 @@ def test_the_engines_headers_pass_but_for_framing_and_ours():
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "\x00"])
 def test_a_header_of_ours_cannot_split_the_reply(value):
     with pytest.raises(ValueError, match="control character"):
-        reply_head(parse_head(b"HTTP/1.1 200 OK\r\n"), [("x-request-id", value)], [])
+        ours_of([("x-request-id", value)])
+
+
+def test_a_head_that_is_used_again_is_rewritten_for_the_names_that_are_ours_now():
+    head = parse_head(b"HTTP/1.1 200 OK\r\nX-A: theirs\r\nX-B: theirs\r\n")
+    for name in ("x-a", "x-b", "x-a"):
+        sent = lines(reply_head(head, ours_of([(name, "ours")]), b""))
+        assert sent.count(f"{name}: ours".encode()) == 1
+        assert [line[-6:] for line in sent if b"theirs" in line] == [b"theirs"]

@@ -1,0 +1,204 @@
+"""What one request costs from socket to socket, without sockets: `python -m tests.bench.edge`.
+
+A whole runtime with two replicas (`tests.bench.relay_backend`, for probes and events only), one
+connection of the clients' server and as many to the engine as it takes, all over transports that
+are lists. CPU time of this process, least of many batches, in µs a request; with `--profile`, each
+function's own time. Nothing is asserted.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import cProfile
+import json
+import pstats
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import uvloop
+
+from router import config as settings
+from router.gateway.app import build_server
+from router.gateway.limits import EdgeLimits
+from router.proxy.upstream import Upstream
+from router.runtime import Runtime
+from tests.bench import peers, relay_backend
+from tests.bench.relay import free_port, running, wait_for
+
+HEAD = (
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n"
+    "Content-Type: application/json\r\nAuthorization: Bearer key\r\nContent-Length: {}\r\n\r\n"
+)
+
+
+class ListTransport(asyncio.Transport):
+    """Hands what is written to `written`."""
+
+    def __init__(self, written: Callable[[bytes], None]) -> None:
+        super().__init__()
+        # the one call that counts here
+        self.write = written  # type: ignore[assignment,method-assign]
+        self.is_closing = lambda: False  # type: ignore[method-assign]
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Engine:
+    """Answers what is written to a connection in the next turn of the loop."""
+
+    def __init__(self, events: int) -> None:
+        self._events = events
+        self._loop = asyncio.get_running_loop()
+
+    def connect(self, url: str, on_lost: Callable[[Upstream], None]) -> Upstream:
+        upstream = Upstream(url, on_lost)
+
+        def written(data: bytes) -> None:
+            for piece in self._reply(data):
+                self._loop.call_soon(upstream.data_received, piece)
+
+        upstream.connection_made(ListTransport(written))
+        return upstream
+
+    def _reply(self, asked: bytes) -> list[bytes]:
+        tokens = relay_backend._prompt_tokens(asked)
+        if not self._events:
+            return [relay_backend._reply(tokens)]
+        chunks = [relay_backend._EVENT_CHUNK] * self._events
+        return [relay_backend._STREAM_HEAD, *chunks, relay_backend._end(tokens)]
+
+
+class Driver:
+    """One client that asks the next when it has its answer."""
+
+    def __init__(self, protocol: asyncio.Protocol, requests: list[bytes], ending: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._protocol = protocol
+        self._requests = requests
+        self._ending = ending
+        self._left = 0
+        self._done = self._loop.create_future()
+        self.last = b""
+        protocol.connection_made(ListTransport(self._written))
+
+    async def ask(self, count: int) -> None:
+        self._left = count
+        self._done = self._loop.create_future()
+        self._next()
+        await self._done
+
+    def _next(self) -> None:
+        self._protocol.data_received(self._requests[self._left % len(self._requests)])
+
+    def _written(self, data: bytes) -> None:
+        if not data.endswith(self._ending):
+            return
+        self.last = data
+        self._left -= 1
+        if self._left:
+            self._loop.call_soon(self._next)
+        else:
+            self._done.set_result(None)
+
+
+@contextlib.asynccontextmanager
+async def runtime() -> AsyncIterator[Runtime]:
+    """A router that knows two replicas and their blocks, its tokenizer's memo warm."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ports, events = [free_port(), free_port()], f"tcp://127.0.0.1:{free_port()}"
+        prompts = await peers.tokenize([body.encode() for body in peers.bodies(0)])
+        (folder / "tokens.json").write_text(json.dumps(prompts))
+        told = ("--events", events, "--tokens", str(folder / "tokens.json"))
+        command = (sys.executable, "-m", "tests.bench.relay_backend", *map(str, ports), *told)
+        stack.enter_context(running(*command))
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        wait_for(urls[0])
+        replicas = [{"id": f"r{n}", "url": url, "events": events} for n, url in enumerate(urls)]
+        tokens = {"default": str(peers.MODEL_DIR), "remote": False, "judge_share": 0}
+        config = settings.parse_config({"replicas": replicas, "tokens": tokens})
+        async with Runtime.open(config) as opened:
+            deadline = time.monotonic() + 20
+            while opened.obstacle() is not None or not opened.index.replicas():
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"not ready: {opened.obstacle()}")
+                await asyncio.sleep(0.05)
+            yield opened
+
+
+def counts() -> list[int]:
+    return [len(row) for row in asyncio.run(peers.tokenize([b.encode() for b in peers.bodies(0)]))]
+
+
+async def measure(arguments: argparse.Namespace, counts: list[int]) -> None:
+    events: int = arguments.events
+    bodies = [body.encode() for body in peers.bodies(events, counts)]
+    requests = [HEAD.format(len(body)).encode() + body for body in bodies]
+    async with runtime() as opened:
+        engine = Engine(events)
+        pool = cast(Any, opened.forwarder.pool)
+
+        async def connect(url: str) -> Upstream:
+            upstream = engine.connect(url, pool._lost)
+            pool._open.add(upstream)
+            return upstream
+
+        pool.connect = connect
+        ending = b"0\r\n\r\n" if events else b"}"
+        driver = Driver(build_server(opened, EdgeLimits())(), requests, ending)
+        # the connection's own task begins to wait
+        await asyncio.sleep(0)
+        await driver.ask(len(requests) * 2)
+        print(driver.last[:600].decode(errors="replace"))
+        if arguments.profile:
+            profile = cProfile.Profile()
+            profile.enable()
+            await driver.ask(arguments.requests)
+            profile.disable()
+            stats = pstats.Stats(profile)
+            stats.sort_stats("tottime").print_stats(arguments.profile)
+            return
+        times = []
+        for _ in range(arguments.batches):
+            began = time.process_time()
+            await driver.ask(arguments.requests)
+            times.append((time.process_time() - began) / arguments.requests * 1e6)
+        times.sort()
+        print(f"us a request: least {times[0]:.1f}, median {times[len(times) // 2]:.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=0, help="of a streamed reply; 0: JSON")
+    parser.add_argument("--requests", type=int, default=1000, help="in a batch")
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--profile", type=int, default=0, help="show so many functions")
+    arguments = parser.parse_args()
+    uvloop.run(measure(arguments, counts()))
+
+
+if __name__ == "__main__":
+    main()
