@@ -1,16 +1,8 @@
 """Every metric: its name, labels and meaning in one place. `GET /metrics` prints them."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar, cast
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from router.collectors import (
     ReplicaCollector,
@@ -23,15 +15,12 @@ from router.collectors import (
     TokenizerSample,
 )
 from router.record import Outcome, RequestRecord
+from router.tally import Spread, Tally
 
 TTFT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 30, 60)
 PLAN_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 HIT_ERROR_BUCKETS = (-4096, -1024, -256, -64, -1, 0, 63, 255, 1023, 4095)
 UNKNOWN_MODEL = "unknown"
-
-M = TypeVar("M", Counter, Histogram)
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per series, which nobody asks for
 
 
 class Metrics:
@@ -45,7 +34,6 @@ class Metrics:
         read_shadows: Callable[[], Iterable[ShadowSample]] = tuple,
     ) -> None:
         self.registry = CollectorRegistry()
-        self._children: dict[tuple[object, ...], object] = {}
         self.registry.register(ReplicaCollector(read_replicas))
         self.registry.register(TokenizerCollector(read_tokenizers))
         self.registry.register(SharedCollector(read_shared))
@@ -106,25 +94,26 @@ class Metrics:
         """Fold one finished request in. Labels are bounded: only models that are served."""
         rejected = record.outcome is Outcome.REJECTED and not record.replica
         model = UNKNOWN_MODEL if rejected or not record.model else record.model
-        self._child(self._requests, model, record.outcome).inc()
-        self._child(self._duration, model).observe(record.total_ms / 1e3)
+        of_model = (model,)
+        self._requests.add((model, record.outcome))
+        self._duration.observe(of_model, record.total_ms / 1e3)
         if not record.replica:
             return
-        self._child(self._decisions, model, record.reason).inc()
-        self._plan.observe(record.plan_ms / 1e3)
+        self._decisions.add((model, record.reason))
+        self._plan.observe((), record.plan_ms / 1e3)
         if (predicted_ms := record.predicted_ttft_ms) is not None:
-            self._child(self._predicted_ttft, model).observe(predicted_ms / 1e3)
+            self._predicted_ttft.observe(of_model, predicted_ms / 1e3)
         if record.tries > 1:
-            self._retries.labels(model).inc(record.tries - 1)
+            self._retries.add(of_model, record.tries - 1)
         if record.ttft_ms is not None:
-            self._child(self._ttft, model).observe(record.ttft_ms / 1e3)
+            self._ttft.observe(of_model, record.ttft_ms / 1e3)
         if record.tokenize_failure:
-            self._blind.labels(record.tokenize_failure).inc()
-        self._count_tokens(model, record)
+            self._blind.add((record.tokenize_failure,))
+        self._count_tokens(of_model, record)
 
     def count_failure(self, replica: str, error: str) -> None:
         """An attempt at a replica failed, or its reply broke off. Full ones count here too."""
-        self._failures.labels(replica, error).inc()
+        self._failures.add((replica, error))
 
     def watch_index(self, bytes_of: Callable[[], int], max_bytes: int) -> None:
         """Show what the index takes, and may take."""
@@ -145,52 +134,43 @@ class Metrics:
             "queue_seconds", "Waits in the router until a replica could start, by how they ended.",
             TTFT_BUCKETS_S, "outcome",
         )  # fmt: skip
-        return lambda how, wait_s: waits.labels(how).observe(wait_s)
+        return lambda how, wait_s: waits.observe((how,), wait_s)
 
     def count_refusal(self, tenant: str, bound: str) -> None:
         """A request was refused with 429. Tenants are bounded: only those of the key file."""
-        self._refusals.labels(tenant, bound).inc()
+        self._refusals.add((tenant, bound))
 
     def count_use(self, tenant: str, budget: str, bound: int, used: int) -> None:
         """A request of a tenant that may take `bound` of `budget` in a minute took `used`."""
         self._budget.labels(tenant, budget).set(bound)
-        self._used.labels(tenant, budget).inc(used)
+        self._used.add((tenant, budget), used)
 
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""
-        self._restarts.labels(task.partition(" ")[0]).inc()
+        self._restarts.add((task.partition(" ")[0],))
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _count_tokens(self, model: str, record: RequestRecord) -> None:
+    def _count_tokens(self, of_model: tuple[str], record: RequestRecord) -> None:
         if record.prompt_tokens is not None:
-            self._child(self._prompt, model).inc(record.prompt_tokens)
-        if record.hit_tokens is None:
+            self._prompt.add(of_model, record.prompt_tokens)
+        if (hit := record.hit_tokens) is None:
             return
-        self._child(self._hits, model).inc(record.hit_tokens)
+        self._hits.add(of_model, hit)
         if (predicted := record.predicted_hit_tokens) is not None:
-            error = record.hit_tokens - predicted
-            self._child(self._hit_error, record.replica).observe(error)
-            self._child(self._predicted, model).inc(predicted)
-            self._child(self._reachable, model).inc(
-                max(predicted, record.reachable_hit_tokens or 0)
-            )
-            self._child(self._unpredicted, model).inc(max(0, predicted - record.hit_tokens))
+            self._hit_error.observe((record.replica,), hit - predicted)
+            self._predicted.add(of_model, predicted)
+            self._reachable.add(of_model, max(predicted, record.reachable_hit_tokens or 0))
+            self._unpredicted.add(of_model, max(0, predicted - hit))
 
-    def _child(self, parent: M, *labels: str) -> M:
-        """`parent.labels(...)`, which costs more than counting itself, remembered."""
-        key = (id(parent), *labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = parent.labels(*labels)
-        return cast(M, child)
+    def _counter(self, name: str, text: str, *labels: str) -> Tally:
+        tally = Tally(f"warmgate_{name}", text, *labels)
+        self.registry.register(tally)
+        return tally
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"warmgate_{name}", text, labels, registry=self.registry)
-
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(f"warmgate_{name}", text, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Spread:
+        spread = Spread(f"warmgate_{name}", text, bounds, *labels)
+        self.registry.register(spread)
+        return spread
