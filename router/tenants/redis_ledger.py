@@ -64,7 +64,13 @@ class RedisLedger:
                 async with asyncio.timeout(self.deadline_s):
                     return await asked.answer
             except (TimeoutError, StoreFailed):
-                pass
+                # an answer in the very instant of the deadline is booked, and counts
+                if (taken := _answer(asked)) is not None:
+                    return taken
+            except asyncio.CancelledError:
+                if (taken := _answer(asked)) is not None and taken.refusal is None:
+                    self.end(ask, taken.window, 0)
+                raise
         return self._account(ask).take_alone(ask, self._now(), self._siblings)
 
     def end(self, ask: Ask, window: int, tokens: int | None) -> None:
@@ -173,6 +179,14 @@ class RedisLedger:
     def _now(self) -> float:
         """By Redis' clock, as far as it is known."""
         return self.wall_clock() + self._ahead_s
+
+
+def _answer(asked: _Asked) -> Taken | None:
+    """What Redis said of it, if it has."""
+    answer = asked.answer
+    if not answer.done() or answer.cancelled() or answer.exception() is not None:
+        return None
+    return answer.result()
 
 
 def _asks(one: _Asked | None) -> tuple[int, int, int, int, int]:
