@@ -13,6 +13,7 @@ from random import Random
 import aiohttp
 import zmq.asyncio
 
+from router import shared_parts
 from router.config import ConfigError
 from router.events.keeper import Keeper
 from router.events.seeds import gather_seeds
@@ -220,8 +221,11 @@ async def keeper(
     memory, bind = config.index, config.events.bind
     sources = choose_sources(bind, dial, lambda work: supervisor.run("bind", work))
     wait_s = memory.restore_timeout_s / 2
-    seeds = await gather_seeds(dial.session, memory.siblings, memory.snapshot_file, wait_s)
-    return Keeper(index, sources, dial.shape_of, seeds)
+    where = (memory.siblings, memory.snapshot_file, wait_s)
+    seeds = await gather_seeds(dial.session, *where, lambda: shared_parts.read_index(config.shared))
+    keeper = Keeper(index, sources, dial.shape_of, seeds)
+    shared_parts.keep_index(config.shared, keeper, supervisor)
+    return keeper
 
 
 def zmq_context(stack: AsyncExitStack) -> zmq.asyncio.Context:

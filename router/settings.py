@@ -193,6 +193,13 @@ class SharedSettings(Settings, frozen=True):
     max_responses: Annotated[
         int, _doc("Stored responses whose replica this router remembers itself.", ge=1)
     ] = 100_000
+    snapshot_max_bytes: Annotated[
+        int,
+        _doc("Most of the index that is kept there for routers that start; 0: nothing.", ge=0),
+    ] = 32 * 2**20
+    snapshot_interval_s: Annotated[
+        Seconds, _doc("Between two copies of it, whichever router makes them.", gt=0)
+    ] = 30.0
     board: Annotated[
         str | None, _doc("File of the load of this host's processes; --processes makes it.")
     ] = None

@@ -1,8 +1,28 @@
 """What the section `shared` of the settings asks for, beside load."""
 
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from router.events.keeper import Keeper
+from router.events.snapshot import BYTES_A_BLOCK, FORMAT, encode_snapshot
 from router.settings import SharedSettings
-from router.shared import MemoryOwners, Owners, Peers, RedisOwners, RedisStore
+from router.shared import (
+    MemoryOwners,
+    Owners,
+    Peers,
+    RedisOwners,
+    RedisStore,
+    SharedSnapshots,
+    SnapshotLimits,
+    StoreFailed,
+    connect,
+)
 from router.supervise import Supervisor
+
+MEGABYTES_S: Final = 1.0
+"""Longest wait for the next answer of Redis where megabytes are moved; no request waits there."""
 
 
 def owners(settings: SharedSettings, peers: Peers, supervisor: Supervisor) -> Owners:
@@ -13,3 +33,38 @@ def owners(settings: SharedSettings, peers: Peers, supervisor: Supervisor) -> Ow
     shared = RedisOwners(own, store, store.deadline_s)
     supervisor.run("responses", shared.work)
     return shared
+
+
+async def read_index(settings: SharedSettings) -> bytes | None:
+    """A snapshot of the index that another router has left in Redis."""
+    if settings.url is None:
+        return None
+    async with _snapshots(settings, settings.url) as snapshots:
+        return await snapshots.read()
+
+
+def keep_index(settings: SharedSettings, keeper: Keeper, supervisor: Supervisor) -> None:
+    """Leave one there now and then, for routers that start."""
+    if (url := settings.url) is None or not settings.snapshot_max_bytes:
+        return
+
+    async def take() -> bytes:
+        most = settings.snapshot_max_bytes // BYTES_A_BLOCK
+        return encode_snapshot(await keeper.snapshot(most))
+
+    async def work() -> None:
+        async with _snapshots(settings, url) as snapshots:
+            await snapshots.keep(take)
+
+    supervisor.run("shared-index", work)
+
+
+@asynccontextmanager
+async def _snapshots(settings: SharedSettings, url: str) -> AsyncIterator[SharedSnapshots]:
+    store = RedisStore(connect(url, MEGABYTES_S), settings.prefix, MEGABYTES_S)
+    limits = SnapshotLimits(settings.snapshot_max_bytes, settings.snapshot_interval_s)
+    try:
+        yield SharedSnapshots(store, secrets.token_hex(8), FORMAT, limits)
+    finally:
+        with suppress(StoreFailed):
+            await store.aclose()

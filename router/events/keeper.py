@@ -118,13 +118,22 @@ class Keeper:
             watched.history.clear()
             watched.history = None
 
-    async def snapshot(self) -> list[ReplicaSnapshot]:
-        """Each followed replica's blocks, at the end of a frame."""
-        return [
-            snapshot
-            for replica_id, watched in list(self._watched.items())
-            if (snapshot := await self._copy(replica_id, watched)) is not None
-        ]
+    async def snapshot(self, max_blocks: int | None = None) -> list[ReplicaSnapshot]:
+        """Each followed replica's blocks, at the end of a frame.
+
+        `max_blocks`: of all together; replicas that do not fit are left out whole, for what is
+        known of one must be all that there was.
+        """
+        found: list[ReplicaSnapshot] = []
+        held = self.index.replicas()
+        left = max_blocks if max_blocks is not None else sum(held.values())
+        for replica_id, watched in list(self._watched.items()):
+            if held.get(replica_id, 0) > left:
+                continue
+            if (snapshot := await self._copy(replica_id, watched)) is not None:
+                found.append(snapshot)
+                left -= snapshot.held.blocks
+        return found
 
     async def _copy(self, replica_id: str, watched: Watched) -> ReplicaSnapshot | None:
         for _ in range(_TURNS_FOR_A_FRAME):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,18 +16,31 @@ SNAPSHOT_PATH: Final = "/internal/snapshot"
 log = logging.getLogger(__name__)
 
 
+async def _nothing() -> bytes | None:
+    return None
+
+
 async def gather_seeds(
     session: aiohttp.ClientSession,
     siblings: Sequence[str],
     file: str | None,
     timeout_s: float,
+    shared: Callable[[], Awaitable[bytes | None]] = _nothing,
 ) -> dict[str, ReplicaSnapshot]:
-    """The first sibling's snapshot that can be had, else the file's, else nothing (and a line)."""
+    """The first sibling's snapshot that can be had, else what `shared` gives, else the file's, else
+    nothing (and a line)."""
     for url in siblings:
         try:
             return decode_snapshot(await _fetch(session, url, timeout_s))
         except (aiohttp.ClientError, TimeoutError, UnreadableSnapshot) as exc:
             log.warning("no snapshot from sibling %s: %s", url, str(exc) or type(exc).__name__)
+    try:
+        async with asyncio.timeout(timeout_s):
+            raw = await shared()
+        if raw is not None:
+            return decode_snapshot(raw)
+    except (TimeoutError, UnreadableSnapshot) as exc:
+        log.warning("no snapshot from Redis: %s", str(exc) or type(exc).__name__)
     if file is not None:
         try:
             return decode_snapshot(await asyncio.to_thread(Path(file).read_bytes))

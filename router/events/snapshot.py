@@ -18,6 +18,8 @@ from router.index.protocol import PrefixIndex
 from router.replicas.replica import ReplicaId
 
 FORMAT: Final = 1
+BYTES_A_BLOCK: Final = 18
+"""Of a snapshot: engine hash, block hash, depth."""
 
 
 class IndexWithDumps(PrefixIndex, Protocol):
@@ -25,6 +27,10 @@ class IndexWithDumps(PrefixIndex, Protocol):
 
     def dump(self, replica_id: ReplicaId) -> HoldingsDump:
         """All that a replica holds."""
+        ...
+
+    def replicas(self) -> dict[ReplicaId, int]:
+        """How many blocks each holds."""
         ...
 
     def load(self, replica_id: ReplicaId, dump: HoldingsDump) -> None:

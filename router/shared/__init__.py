@@ -7,6 +7,7 @@ from router.shared.owners import MemoryOwners, Owners, RedisOwners
 from router.shared.peers import Peers, PeerTimes
 from router.shared.protocol import Exchange, SharedStore, StoreFailed, StoreState
 from router.shared.redis_store import RedisStore
+from router.shared.snapshots import SharedSnapshots, SnapshotLimits
 
 __all__ = [
     "BadUrl",
@@ -19,7 +20,9 @@ __all__ = [
     "Peers",
     "RedisOwners",
     "RedisStore",
+    "SharedSnapshots",
     "SharedStore",
+    "SnapshotLimits",
     "StoreFailed",
     "StoreState",
     "connect",

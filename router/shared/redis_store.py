@@ -72,6 +72,19 @@ class RedisStore:
             async with asyncio.timeout(HANDSHAKES * self.deadline_s):
                 return await self.client.eval(script, len(keys), *keys, *values)
 
+    async def get(self, key: str) -> bytes | None:
+        """A value, however long; or StoreFailed."""
+        with heeding_cancel(), translated():
+            async with asyncio.timeout(HANDSHAKES * self.deadline_s):
+                found: bytes | None = await self.client.get(key)
+                return found
+
+    async def put(self, key: str, value: bytes, ttl_s: float) -> None:
+        """A value for a time, or StoreFailed."""
+        with heeding_cancel(), translated():
+            async with asyncio.timeout(HANDSHAKES * self.deadline_s):
+                await self.client.set(key, value, px=round(ttl_s * 1e3))
+
     async def aclose(self) -> None:
         with translated():
             await self.client.aclose()
@@ -106,7 +119,7 @@ def translated() -> Iterator[None]:
         yield
     except (redis_errors.TimeoutError, TimeoutError) as exc:
         raise StoreFailed(StoreState.SLOW, "no answer in time") from exc
-    except (redis_errors.RedisError, OSError) as exc:
+    except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as exc:
         raise StoreFailed(_state_of(exc), str(exc)) from exc
 
 

@@ -144,6 +144,26 @@ async def test_a_redis_slower_than_the_deadline_holds_nobody_up():
         await peers.leave()
 
 
+async def test_a_cluster_holds_it_all_on_one_node():
+    # the port of its bus is higher by 10,000
+    port = next(port for port in iter(free_port, None) if port < 50_000)
+    async with redis_server("--cluster-enabled", "yes", port=port) as server:
+        assert await server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383") == "+OK"
+
+        async def has_all_slots():
+            lines = await server.command("CLUSTER", "SHARDS")
+            return await server.command("SET", "{test}:probe", "1") == "+OK" and lines == "*1"
+
+        await until(has_all_slots)
+        url = f"redis+cluster://127.0.0.1:{server.port}"
+        async with two_routers(url) as (one, two):
+            busy_with(one, 11)
+            await until(lambda: sees(two, 111))
+            await server.kill()
+            await until(lambda: is_in(two, "down"))
+            await until(lambda: sees(two, 0))
+
+
 async def test_sentinel_fails_over_to_the_second_server(tmp_path):
     async with redis_server() as first:
         replica = redis_server("--replicaof", "127.0.0.1", str(first.port))
