@@ -30,24 +30,28 @@ class Books:
     def hold(
         self, holdings: Holdings, shelf: Shelf, keys: Keys, blocks: Keys, depths: Slots
     ) -> None:
-        """One more copy of each; keys and blocks must be there once each.
+        """One more copy of each.
 
-        What lies deeper than the replica's cap is refused. ArenaFull: all is, and counted.
+        What lies deeper than the replica's cap is refused. ArenaFull: so is the rest, and counted.
         """
         allowed = depths <= holdings.depth_cap
         if not allowed.all():
             self.stats.refused += int((~allowed).sum())
             keys, blocks, depths = keys[allowed], blocks[allowed], depths[allowed]
+        if len(keys) < _MANY:
+            self._hold_each(holdings, shelf, (keys, blocks, depths))
+            return
         try:
             slots, is_new = shelf.table.upsert_many(keys)
+            if is_new.all():
+                self._book(holdings, shelf, slots, (blocks, depths))
+                return
             self._book(holdings, shelf, slots[is_new], (blocks[is_new], depths[is_new]))
         except ArenaFull:
             self.stats.refused += len(keys)
             raise
-        if not is_new.all():
-            for number in np.flatnonzero(~is_new).tolist():
-                depth = int(depths[number])
-                self.hold_one(holdings, shelf, int(keys[number]), int(blocks[number]), depth)
+        known = ~is_new
+        self._hold_each(holdings, shelf, (keys[known], blocks[known], depths[known]))
 
     def hold_one(
         self, holdings: Holdings, shelf: Shelf, key: int, block: BlockHash, depth: int
@@ -86,17 +90,17 @@ class Books:
                 self._remove_one(holdings, shelf, handle)
             return
         keys = keys_of(handles)
-        slots = shelf.table.find_many(keys)
-        held = slots != ABSENT
-        if not held.all():
-            for number in np.flatnonzero(~held).tolist():
-                self._miss(shelf, handles[number])
-            keys, slots = keys[held], slots[held]
-        self.stats.removed += len(slots)
-        if shelf.extra_copies:
-            last = np.array([not shelf.drop_extra_copy(key) for key in keys.tolist()], np.bool_)
-            slots = slots[last]
-        self.drop_slots(holdings, shelf, slots)
+        ordered = np.sort(keys)
+        if not (ordered[1:] == ordered[:-1]).any():
+            self._remove_once(holdings, shelf, handles, keys)
+            return
+        left = np.arange(len(keys))
+        while len(left):
+            first = np.unique(keys[left], return_index=True)[1]
+            once = left[first]
+            named = [handles[number] for number in once.tolist()]
+            self._remove_once(holdings, shelf, named, keys[once])
+            left = np.delete(left, first)
 
     def drop_slots(self, holdings: Holdings, shelf: Shelf, slots: Slots) -> None:
         """Take blocks off a shelf whatever the number of their copies."""
@@ -126,8 +130,35 @@ class Books:
             raise
         self.arena.values[slots] = blocks
         self.arena.depths[slots] = np.minimum(depths, MAX_DEPTH)
+        if not was_held.any():
+            return
         for block in blocks[was_held].tolist():
             holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
+
+    def _hold_each(self, holdings: Holdings, shelf: Shelf, what: tuple[Keys, Keys, Slots]) -> None:
+        keys, blocks, depths = (column.tolist() for column in what)
+        for number, (key, block, depth) in enumerate(zip(keys, blocks, depths, strict=True)):
+            try:
+                self.hold_one(holdings, shelf, key, block, depth)
+            except ArenaFull:
+                self.stats.refused += len(keys) - number
+                raise
+
+    def _remove_once(
+        self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash], keys: Keys
+    ) -> None:
+        """One copy less of each; none comes twice."""
+        slots = shelf.table.find_many(keys)
+        held = slots != ABSENT
+        if not held.all():
+            for number in np.flatnonzero(~held).tolist():
+                self._miss(shelf, handles[number])
+            keys, slots = keys[held], slots[held]
+        self.stats.removed += len(slots)
+        if shelf.extra_copies:
+            last = np.array([not shelf.drop_extra_copy(key) for key in keys.tolist()], np.bool_)
+            slots = slots[last]
+        self.drop_slots(holdings, shelf, slots)
 
     def _remove_one(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
         key = key_of(handle)

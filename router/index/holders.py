@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from router.blocks import BlockHash
 from router.index.arena import Arena, Flags, Keys
 from router.index.holdings import Holdings
+from router.index.lying import Extents, Lying
 from router.index.sets import EMPTY, HolderSets
 from router.index.table import ABSENT, Table
 from router.replicas.replica import ReplicaId
@@ -36,8 +36,7 @@ class Holders:
         self._table = Table(arena)
         self._sets = HolderSets(arena)
         self.live = 0
-        self.tray: dict[BlockHash, int] = {}
-        """Block → bits of those in whose trays it lies."""
+        self.lying = Lying()
         self._owners: dict[int, ReplicaId] = {}
         self._free: list[int] = []
         self._retired: deque[tuple[Holdings, Iterator[int]]] = deque()
@@ -101,14 +100,21 @@ class Holders:
         self._sets.unuse(number)
 
     def add_many(self, blocks: Keys, bit: int) -> Flags:
-        """`add` for blocks that are there once each. ArenaFull: none was added."""
+        """`add` for many; a block that comes again has a holder then. ArenaFull: none was added."""
         slots, is_new = self._table.upsert_many(blocks)
-        numbers = self._arena.values[slots]
-        numbers[is_new] = EMPTY
-        held: Flags = ~is_new
-        if held.any():
-            held = self._sets.holding(numbers, bit)
-        self._arena.values[slots] = self._sets.change(numbers, lambda mask: mask | bit)
+        values = self._arena.values
+        if is_new.all():
+            values[slots] = self._sets.use(bit, len(slots))
+            return ~is_new
+        values[slots[is_new]] = EMPTY
+        numbers = values[slots]
+        held: Flags = self._sets.holding(numbers, bit)
+        order = np.arange(len(slots), dtype=np.uint64)
+        values[slots] = order
+        once = values[slots] == order
+        held |= ~once
+        numbers = numbers[once]
+        values[slots[once]] = self._sets.change(numbers, lambda mask: mask | bit)
         return held
 
     def drop_many(self, blocks: Keys, bit: int) -> None:
@@ -125,57 +131,37 @@ class Holders:
         """Give back rows that blocks have left; yields rows looked at."""
         return self._table.merge()
 
-    def unmark_many(self, blocks: Sequence[BlockHash], bit: int) -> None:
-        """These blocks lie in the replica's tray no longer. Each must be marked, and come once."""
-        tray = self.tray
-        masks = list(map(tray.pop, blocks))
-        if masks.count(bit) == len(masks):  # nobody else's: the usual case
-            return
-        for block, mask in zip(blocks, masks, strict=True):
-            if mask != bit:
-                tray[block] = mask ^ bit
-
     def walk(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live bit; a hole ends a replica's match."""
         found: dict[ReplicaId, int] = {}
-        if not prefix or not self._has(prefix[0]):
+        if not prefix:
             return found
-        holders, in_tray = self.live, self.tray.get
+        extents = self.lying.extents(prefix)
+        if not extents.mask and self._table.find(prefix[0]) == ABSENT:
+            return found
+        holders = self.live
         for start, end, mask in self._runs(prefix):
             in_table = holders & mask
             if in_table == holders:
                 continue
-            elsewhere = holders ^ in_table
-            if elsewhere & in_tray(prefix[start], 0):
-                holders = in_table | self._walk_tray(elsewhere, prefix, (start, end), found)
-            else:
-                self._note(elsewhere, start, found)
-                holders = in_table
+            holders = in_table | self._in_trays(holders ^ in_table, extents, (start, end), found)
             if not holders:
                 return found
         self._note(holders, len(prefix), found)
         return found
 
-    def _has(self, block: BlockHash) -> bool:
-        return block in self.tray or self._table.find(block) != ABSENT
-
-    def _walk_tray(
-        self,
-        holders: int,
-        prefix: Sequence[BlockHash],
-        run: tuple[int, int],
-        found: dict[ReplicaId, int],
+    def _in_trays(
+        self, asked: int, extents: Extents, run: tuple[int, int], found: dict[ReplicaId, int]
     ) -> int:
-        """Which of `holders` hold a run of blocks in their trays; the others' depth is noted."""
-        lying = map(self.tray.get, prefix[slice(*run)], repeat(0))
-        for depth, mask in enumerate(lying, run[0]):
-            still = holders & mask
-            if still != holders:
-                self._note(holders ^ still, depth, found)
-                if not still:
-                    return 0
-                holders = still
-        return holders
+        """Which of those asked hold a run of blocks in their trays; the others' depth is noted."""
+        start, end = run
+        still, short = extents.split(asked, start, end)
+        gone = asked ^ still
+        for bit, until in short:
+            self._note(bit, until, found)
+            gone ^= bit
+        self._note(gone, start, found)
+        return still
 
     def _runs(self, prefix: Sequence[BlockHash]) -> Iterator[tuple[int, int, int]]:
         """Start, end and holders in the tables, for each run of blocks that have the same."""

@@ -13,6 +13,7 @@ from xxhash import xxh3_64_intdigest
 from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
 from router.index.arena import Arena, Keys, Slots
 from router.index.parking import ParkingLot
+from router.index.stats import IndexStats
 from router.index.table import Table
 from router.index.tray import Removals, Tray
 
@@ -54,6 +55,20 @@ def keeps_whole_prefix(event: BlockStored) -> bool:
     if event.kv_cache_spec_kind is None:
         return event.group_idx in (None, 0)
     return event.kv_cache_spec_kind in _WHOLE_PREFIX
+
+
+def is_matchable(event: BlockStored, stats: IndexStats) -> bool:
+    """Is it about blocks that prompts can be matched with? What is not is counted."""
+    count = len(event.block_hashes)
+    if not is_in_reach(event):
+        stats.out_of_reach += count
+    elif not keeps_whole_prefix(event):
+        stats.partial_groups += count
+    elif not event.token_ids:
+        stats.placeholders += count
+    else:
+        return True
+    return False
 
 
 def key_of(handle: EngineHash) -> int:
@@ -131,8 +146,7 @@ class Holdings:
     """One replica's shelves, and its bit in the sets of holders.
 
     `other_handles`: our hash → engine hashes beyond the first that stand for the same block
-    (engines may hash what we don't, as tokens that follow the block); `tray_others`: the same for
-    those in trays. `depth_cap`: blocks deeper in
+    (engines may hash what we don't, as tokens that follow the block). `depth_cap`: blocks deeper in
     their chain than this are not kept.
     """
 
@@ -140,7 +154,6 @@ class Holdings:
     block_sizes: set[int] = field(default_factory=set)
     shelves: dict[ShelfKey, Shelf] = field(default_factory=dict)
     other_handles: dict[BlockHash, int] = field(default_factory=dict)
-    tray_others: dict[BlockHash, int] = field(default_factory=dict)
     depth_cap: int = UNCAPPED
 
     @property

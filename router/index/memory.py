@@ -19,11 +19,12 @@ from router.index.holdings import (
     Shelf,
     ShelfKey,
     is_in_reach,
-    keeps_whole_prefix,
+    is_matchable,
 )
 from router.index.origin import chain, root_seed
 from router.index.parking import Parked, ParkingLot
 from router.index.stats import IndexStats
+from router.index.tray import Part
 from router.index.trays import Trays
 from router.replicas.replica import ReplicaId
 
@@ -60,7 +61,7 @@ class MemoryIndex:
         self._arena = Arena(max_bytes)
         self._holders = Holders(self._arena)
         self._books = Books(self._arena, self._holders, self._stats)
-        self._trays = Trays(self._arena, self._holders, self._books, self._stats)
+        self._trays = Trays(self._arena, self._holders, self._books)
         self._trimmer = Trimmer(self._books)
         self._replicas: dict[ReplicaId, Holdings] = {}
 
@@ -91,7 +92,7 @@ class MemoryIndex:
         holdings = self._holdings(replica_id)
         if self.is_untidy:
             self.tidy(_TIDIED_PER_STORED * len(event.block_hashes))
-        if not self._counts_for_matching(event):
+        if not is_matchable(event, self._stats):
             return
         holdings.block_sizes.add(event.block_size)
         shelf = self._shelf(holdings, event.group_idx)
@@ -112,7 +113,7 @@ class MemoryIndex:
         if holdings is None or shelf is None:
             self._stats.removed_unknown += len(event.block_hashes)
             return
-        self._trays.remove(holdings, shelf, event.block_hashes)
+        self._remove(holdings, shelf, event.block_hashes)
 
     def assume(self, replica_id: ReplicaId, prefix: Sequence[BlockHash], block_size: int) -> None:
         """The replica holds this prefix, by a guess: on a shelf of its own. Makes it known."""
@@ -120,14 +121,15 @@ class MemoryIndex:
         holdings.block_sizes.add(block_size)
         shelf = self._shelf(holdings, GUESSES)
         if shelf is not None:
-            known = bisect_left(prefix, 1, key=lambda block: not self._trays.find(shelf, block))
-            self._take(holdings, shelf, prefix[known:], prefix[known:], known)
+            known = bisect_left(prefix, 1, key=lambda block: not self._trays.holds(shelf, block))
+            part = Part(holdings.bit, known, list(prefix[known:]), list(prefix[known:]))
+            self._take(holdings, shelf, part, prefix[known - 1] if known else None)
 
     def unassume(self, replica_id: ReplicaId, blocks: Sequence[BlockHash]) -> None:
         """Take guesses back."""
         holdings = self._replicas.get(replica_id)
         if holdings is not None and GUESSES in holdings.shelves:
-            self._trays.remove(holdings, holdings.shelves[GUESSES], blocks)
+            self._remove(holdings, holdings.shelves[GUESSES], blocks)
 
     def clear(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. The block sizes seen are kept: they outlive a cache."""
@@ -234,22 +236,10 @@ class MemoryIndex:
                 return None
         return shelf
 
-    def _counts_for_matching(self, event: BlockStored) -> bool:
-        count = len(event.block_hashes)
-        if not is_in_reach(event):
-            self._stats.out_of_reach += count
-        elif not keeps_whole_prefix(event):
-            self._stats.partial_groups += count
-        elif not event.token_ids:
-            self._stats.placeholders += count
-        else:
-            return True
-        return False
-
     def _retire(self, holdings: Holdings) -> None:
         self._trimmer.abandon(holdings)
         for shelf in holdings.shelves.values():
-            self._trays.drop(holdings, shelf)
+            self._trays.drop(shelf)
         self._holders.retire(holdings)
         self._holders.sweep(TIDY_BLOCKS)
 
@@ -260,10 +250,10 @@ class MemoryIndex:
             self._place(holdings, shelf, parked.event)
             if shelf.parked:
                 for handle in parked.event.block_hashes:
-                    if self._trays.find(shelf, handle) is not None:
+                    if self._trays.holds(shelf, handle):
                         ready.extend(reversed(shelf.parked.take_children(handle)))
             if parked.removed:
-                self._trays.remove(holdings, shelf, parked.removed)
+                self._remove(holdings, shelf, parked.removed)
 
     def _place(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
         seed, depth = 0, 0
@@ -280,21 +270,27 @@ class MemoryIndex:
         if blocks is None:
             self._stats.unreadable += count
             return
-        self._take(holdings, shelf, event.block_hashes, blocks, depth)
+        part = Part(holdings.bit, depth, list(event.block_hashes), blocks)
+        self._take(holdings, shelf, part, event.parent_block_hash)
 
     def _take(
-        self,
-        holdings: Holdings,
-        shelf: Shelf,
-        handles: Sequence[EngineHash],
-        blocks: Sequence[BlockHash],
-        depth: int,
+        self, holdings: Holdings, shelf: Shelf, part: Part, parent: EngineHash | None
     ) -> None:
-        count = min(len(blocks), max(0, holdings.depth_cap + 1 - depth))
+        count = min(len(part.blocks), max(0, holdings.depth_cap + 1 - part.depth))
         self._stats.stored += count
-        self._stats.refused += len(blocks) - count
-        self._trays.hold(holdings, shelf, handles[:count], blocks[:count], depth)
-        if self._trays.is_due(shelf):
+        if count < len(part.blocks):
+            self._stats.refused += len(part.blocks) - count
+            del part.blocks[count:], part.handles[count:]
+        if not self._trays.hold(holdings, shelf, part, parent):
+            self._put_away(holdings, shelf)
+            with suppress(ArenaFull):
+                self._trays.book(holdings, shelf, part)
+        elif self._trays.is_due(shelf):
             self._put_away(holdings, shelf)
         elif self._trays.is_overfull:
             self._put_away(*self._fullest())
+
+    def _remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
+        if shelf.tray.holds_any(handles):
+            self._put_away(holdings, shelf)
+        self._trays.remove(holdings, shelf, handles)

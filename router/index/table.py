@@ -1,7 +1,7 @@
 """A map from 64-bit keys to a value and a depth, in rows of the arena.
 
 A full row has to be split. To split many rows at once, which numpy does well, entries of full rows
-wait in a small dict (`_spill`) for the next splitting, in slots of rows that no key leads to.
+wait for the next splitting (`spill`).
 
 Keys must be spread evenly (hashes). Each operation exists for one key and for an array of keys.
 """
@@ -15,16 +15,20 @@ import numpy as np
 
 from router.index.arena import ROW_KEY_BYTES, ROW_SLOTS, Arena, ArenaFull, Flags, Keys, Slots
 from router.index.directory import Directory
+from router.index.places import free_places, once
+from router.index.spill import Lifted, Spill
 
 ABSENT: Final = -1
 
-_SPILLED_BYTES: Final = 120  # of an entry of the dict, about
 _SPILL_AT_LEAST: Final = 32
-_SPILL_SHARE: Final = 128
-_HAS_SPILLED: Final = 1
-_IS_SPILL: Final = 2
+_SPILL_AT_MOST: Final = 1024
+_SPILL_SHARE: Final = 256
+_USUALLY_SPILLED: Final = 8  # one of so many keys finds its row full
+_MANY: Final = 256
+"""So many keys at a time are worth the splitting of rows for them alone."""
 _FREE: Final = bytes(8)
-_NOTHING: Final = np.uint64(0)
+_SLOT_BITS: Final = 4
+_SLOT_MASK: Final = ROW_SLOTS - 1
 
 
 class Table:
@@ -33,14 +37,12 @@ class Table:
     ArenaFull if the arena has no row left for something new.
     """
 
-    __slots__ = ("_arena", "_directory", "_spill", "_spill_free", "_spill_rows", "count")
+    __slots__ = ("_arena", "_directory", "_spill", "count")
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._directory = Directory(arena)
-        self._spill: dict[int, int] = {}
-        self._spill_free: list[int] = []
-        self._spill_rows: list[int] = []
+        self._spill = Spill(arena, self._directory)
         self.count = 0
 
     def find(self, key: int) -> int:
@@ -54,7 +56,7 @@ class Table:
             at = search(wanted, (at | 7) + 1, high)
         if at >= 0:
             return at >> 3
-        return self._spill.get(key, ABSENT) if self._spill else ABSENT
+        return self._spill.slots.get(key, ABSENT) if self._spill.slots else ABSENT
 
     def insert(self, key: int) -> int:
         """A new key's slot; the key must be absent."""
@@ -66,7 +68,7 @@ class Table:
         while at & 7 and at >= 0:
             at = search(_FREE, (at | 7) + 1, high)
         if at < 0:
-            slot = self._spill_one(key)
+            slot = self._spill.add(key)
             self.count += 1
             return self.find(key) if self._split_when_due() else slot
         self._arena.key_cells[at >> 3] = key
@@ -78,53 +80,52 @@ class Table:
         cells = self._arena.key_cells
         key, cells[slot] = cells[slot], 0
         self.count -= 1
-        if self._spill:
-            self._unspill(key, slot)
+        if self._spill.slots:
+            self._spill.drop(key, slot)
 
     def find_many(self, keys: Keys) -> Slots:
         """Each key's slot, or ABSENT."""
-        arena = self._arena
         rows = self._directory.rows_of(keys)
-        slots: Slots = rows * ROW_SLOTS + (arena.rows[rows] == keys[:, None]).argmax(axis=1)
-        absent = arena.keys[slots] != keys
-        if absent.any():
-            slots[absent] = ABSENT
-            if self._spill:
-                self._find_spilled(keys, slots, absent & (arena.spilled[rows] != 0))
-        return slots
+        return self._find_in(keys, rows, self._arena.rows.take(rows, 0))
 
     def upsert_many(self, keys: Keys) -> tuple[Slots, Flags]:
-        """Each key's slot, and whether it is new. Keys must be there once each.
+        """Each key's slot, and whether it is new (only once, of a key that comes several times).
 
-        ArenaFull: none was inserted. What a new slot holds beside its key is left over from
-        before.
+        ArenaFull: none was inserted. What a new slot holds beside its key is anything.
         """
-        arena = self._arena
-        rows = self._directory.rows_of(keys)
-        held = arena.rows[rows]
-        slots = rows * ROW_SLOTS + (held == keys[:, None]).argmax(axis=1)
-        absent = arena.keys[slots] != keys
-        if self._spill and absent.any():
-            slots[absent] = ABSENT
-            self._find_spilled(keys, slots, absent & (arena.spilled[rows] != 0))
-            absent = slots == ABSENT
-        if absent.all():
-            places = rows * ROW_SLOTS + (held == _NOTHING).argmax(axis=1)
-            self._insert_many(keys, np.arange(len(keys)), places, slots)
-        elif absent.any():
-            left = np.flatnonzero(absent)
-            self._insert_many(keys, left, self._places(keys[left]), slots)
-        return slots, absent
+        if not self.count and len(keys) > ROW_SLOTS:
+            self._directory.presize(len(keys))
+        count = len(keys)
+        is_due = len(self._spill) + count // _USUALLY_SPILLED > self._may_spill
+        lifted = self._spill.lift() if self._spill.slots and count >= _MANY and is_due else None
+        if lifted is not None:
+            self.count -= len(lifted[0])
+            keys = np.concatenate((keys, lifted[0]))
+        slots: Slots = np.full(len(keys), ABSENT, np.int64)
+        is_new: Flags = np.ones(len(keys), np.bool_)
+        try:
+            self._insert(keys, slots, is_new)
+        except ArenaFull:
+            is_placed = is_new[:count] & (slots[:count] != ABSENT)
+            self.delete_many(self.find_many(keys[:count][is_placed]))
+            if lifted is not None:
+                self._put_back(lifted)
+            raise
+        if lifted is not None:
+            self._fill_lifted(lifted, slots, is_new)
+        elif self._split_when_due():
+            return self.find_many(keys), is_new
+        return slots[:count], is_new[:count]
 
     def delete_many(self, slots: Slots) -> None:
         """Free slots that hold keys."""
-        keys = self._arena.keys[slots]
+        if self._spill.slots:
+            waited = slots[self._spill.has(slots)]
+            keys = self._arena.keys[waited]
+            for key, slot in zip(keys.tolist(), waited.tolist(), strict=True):
+                self._spill.drop(key, slot)
         self._arena.keys[slots] = 0
         self.count -= len(slots)
-        if self._spill:
-            waited = self._arena.spilled[slots // ROW_SLOTS] == _IS_SPILL
-            for key, slot in zip(keys[waited].tolist(), slots[waited].tolist(), strict=True):
-                self._unspill(key, slot)
 
     def chunks(self, cells: int) -> Iterator[Slots]:
         """The slots that hold keys, of so many of the directory's cells at a time.
@@ -132,7 +133,7 @@ class Table:
         The table may change between two chunks; nothing that stays in it is missed, because
         entries move from where they waited to their rows, and from rows to later ones.
         """
-        yield self._held_in(np.array(self._spill_rows, np.int64))
+        yield self._held_in(self._spill.rows)
         for rows in self._directory.chunks(cells):
             yield self._held_in(rows)
 
@@ -141,14 +142,12 @@ class Table:
         for rows in self._directory.chunks(cells):
             yield self._held_in(rows)
             self._arena.give_back(rows)
-        spilled = np.array(self._spill_rows, np.int64)
-        yield self._held_in(spilled)
-        self._arena.give_back(spilled)
-        self._arena.overhead -= _SPILLED_BYTES * len(self._spill)
+        yield self._held_in(self._spill.rows)
+        self._spill.dismantle()
         self._directory.drop()
 
     def merge(self) -> Iterator[int]:
-        """Give back rows whose entries fit into their neighbours'; yields rows looked at."""
+        """See `Directory.merge`."""
         return self._directory.merge()
 
     def _held_in(self, rows: Slots) -> Slots:
@@ -156,126 +155,145 @@ class Table:
         slots: Slots = rows[at] * ROW_SLOTS + place
         return slots
 
-    def _insert_many(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> None:
-        """Find slots for the keys at `left`; `places` are those to try first."""
-        wanted, has_split = left, False
-        slots[left] = ABSENT
+    def _find_in(self, keys: Keys, rows: Slots, held: Keys) -> Slots:
+        """The slots of keys in their rows, which hold the keys `held`, or where they wait."""
+        hits = np.flatnonzero(held == keys[:, None])
+        slots: Slots = np.full(len(keys), ABSENT, np.int64)
+        if len(hits):
+            found = hits >> _SLOT_BITS
+            slots[found] = rows.take(found) * ROW_SLOTS + (hits & _SLOT_MASK)
+        if self._spill.slots and len(hits) < len(keys):
+            for number in self._spill.is_marked(rows).tolist():
+                if slots[number] == ABSENT:
+                    slots[number] = self._spill.slots.get(int(keys[number]), ABSENT)
+        return slots
+
+    def _insert(self, keys: Keys, slots: Slots, is_new: Flags) -> None:
+        """Find or make a slot for each key. ArenaFull: some have none."""
+        left: Slots = np.arange(len(keys))
+        has_split = False
+        may_spill = max(_SPILL_AT_LEAST, self._may_spill - len(self._spill))
         try:
             while len(left):
-                self._place_all(keys, left, places, slots)
-                left = left[slots[left] == ABSENT]
-                if len(left) <= _SPILL_AT_LEAST or not self._split_for(keys[left]):
+                left, full = self._place(keys, left, slots, is_new)
+                must_split = len(full) > 0 and len(left) + len(full) > may_spill
+                if must_split and self._split_for(keys[full]):
+                    has_split, may_spill = True, _SPILL_AT_LEAST
+                elif must_split or len(left) <= _SPILL_AT_LEAST:
+                    self._spill_or_find(keys, (left, full), slots, is_new)
                     break
-                has_split, places = True, self._places(keys[left])
-            for number in left.tolist():
-                slots[number] = self._spill_one(int(keys[number]))
-        except ArenaFull:
-            self._take_back(keys[wanted])
-            raise
-        self.count += len(wanted)
-        if len(left) and self._split_when_due():
-            slots[:] = self.find_many(keys)
-        elif has_split:
-            self._follow_splits(keys, slots)
+                left = np.concatenate((left, full))
+        finally:
+            self.count += int(np.count_nonzero(is_new & (slots != ABSENT)))
+            if has_split:
+                self._follow_splits(keys, slots)
 
     def _follow_splits(self, keys: Keys, slots: Slots) -> None:
         """Put right where the keys are: an entry keeps its place when it moves to another row."""
-        homes = self._directory.rows_of(keys) * ROW_SLOTS + slots % ROW_SLOTS
-        moved = self._arena.keys[homes] == keys
-        slots[moved] = homes[moved]
+        homes = self._directory.rows_of(keys) * ROW_SLOTS + (slots & _SLOT_MASK)
+        is_home = (slots != ABSENT) & ~self._spill.has(np.maximum(slots, 0))
+        slots[is_home] = homes[is_home]
 
-    def _take_back(self, keys: Keys) -> None:
-        slots = self.find_many(keys)
-        slots = slots[slots != ABSENT]
-        self.count += len(slots)
-        self.delete_many(slots)
+    def _place(self, keys: Keys, left: Slots, slots: Slots, is_new: Flags) -> tuple[Slots, Slots]:
+        """Find the keys at `left`, or put them into free slots of their rows.
+
+        Keys of one row may want the same slot. Returns those whose slot another of them got, and
+        those whose rows are full.
+        """
+        arena = self._arena
+        wanted = keys if len(left) == len(keys) else keys[left]
+        rows = self._directory.rows_of(wanted)
+        held = arena.rows.take(rows, 0)
+        known = self._find_in(wanted, rows, held)
+        places, fits = free_places(wanted, rows, held)
+        absent = np.flatnonzero(known == ABSENT)
+        if len(absent) < len(left):
+            slots[left] = known
+            is_new[left] = known == ABSENT
+            left, wanted, places, fits = left[absent], wanted[absent], places[absent], fits[absent]
+        full = lost = left[:0]
+        if not fits.all():
+            full = left[~fits]
+            left, wanted, places = left[fits], wanted[fits], places[fits]
+        # whoever's number is in the slot in the end has got it
+        numbers = left.astype(np.uint64)
+        arena.values[places] = numbers
+        won = arena.values.take(places) == numbers
+        if not won.all():
+            lost = left[~won]
+            left, wanted, places = left[won], wanted[won], places[won]
+        arena.keys[places] = wanted
+        slots[left] = places
+        return lost, full
+
+    def _spill_or_find(
+        self, keys: Keys, left: tuple[Slots, Slots], slots: Slots, is_new: Flags
+    ) -> None:
+        """For keys that lost their place to others, perhaps to themselves, or whose rows are full:
+        places where they wait for the next splitting."""
+        lost, full = left
+        found = self.find_many(keys[lost])
+        is_known = found != ABSENT
+        slots[lost] = found
+        is_new[lost[is_known]] = False
+        numbers = np.concatenate((lost[~is_known], full))
+        wanted = keys[numbers]
+        if len(set(wanted.tolist())) == len(wanted):
+            slots[numbers] = self._spill.add_all(wanted)
+            return
+        for number, key in zip(numbers.tolist(), wanted.tolist(), strict=True):
+            waiting = self._spill.slots.get(key, ABSENT)
+            is_new[number] = waiting == ABSENT
+            slots[number] = self._spill.add(key) if waiting == ABSENT else waiting
 
     def _split_for(self, keys: Keys) -> bool:
         """Split the full rows that these keys should be in. False: none can be."""
-        rows = self._full(self._directory.splittable(np.unique(self._directory.rows_of(keys))))
+        rows = self._directory.rows_of(keys)
+        rows = self._directory.splittable(once(rows))
         self._directory.split(rows)
         return len(rows) > 0
 
-    def _place_all(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> None:
-        """Put keys into their rows' free slots, as many as fit.
-
-        Keys of one row want the same place; the losers try again. Nearly all win within four
-        rounds, so that is cheaper than to sort them by rows.
-        """
-        left = self._place(keys, left, places, slots)
-        while len(left):
-            left = self._place(keys, left, self._places(keys[left]), slots)
-
-    def _places(self, keys: Keys) -> Slots:
-        """A free slot for each key, if its row has one."""
-        rows = self._directory.rows_of(keys)
-        places: Slots = rows * ROW_SLOTS + (self._arena.rows[rows] == _NOTHING).argmax(axis=1)
-        return places
-
-    def _place(self, keys: Keys, left: Slots, places: Slots, slots: Slots) -> Slots:
-        """Put keys into free places; returns those whose place another of them got."""
-        cells = self._arena.keys
-        fits = cells[places] == _NOTHING
-        if not fits.all():
-            left, places = left[fits], places[fits]
-        wanted = keys[left]
-        cells[places] = wanted
-        won = cells[places] == wanted
-        slots[left[won]] = places[won]
-        lost: Slots = left[~won]
-        return lost
-
-    def _spill_one(self, key: int) -> int:
-        arena = self._arena
-        if not self._spill_free:
-            row = int(arena.take(1)[0])
-            self._spill_rows.append(row)
-            arena.spilled[row] = _IS_SPILL
-            self._spill_free.extend(range(row * ROW_SLOTS, (row + 1) * ROW_SLOTS))
-        slot = self._spill_free.pop()
-        arena.key_cells[slot] = key
-        arena.spilled[self._directory.cells[key >> self._directory.shift]] = _HAS_SPILLED
-        self._spill[key] = slot
-        arena.overhead += _SPILLED_BYTES
-        return slot
-
-    def _unspill(self, key: int, slot: int) -> None:
-        if self._spill.get(key) == slot:
-            del self._spill[key]
-            self._spill_free.append(slot)
-            self._arena.overhead -= _SPILLED_BYTES
-
-    def _find_spilled(self, keys: Keys, slots: Slots, maybe: Flags) -> None:
-        for number in np.flatnonzero(maybe).tolist():
-            slots[number] = self._spill.get(int(keys[number]), ABSENT)
+    @property
+    def _may_spill(self) -> int:
+        return max(_SPILL_AT_LEAST, min(self.count // _SPILL_SHARE, _SPILL_AT_MOST))
 
     def _split_when_due(self) -> bool:
         """Split the rows that overflowed, if enough wait for it. True: slots may have changed."""
-        if len(self._spill) <= _SPILL_AT_LEAST + self.count // _SPILL_SHARE:
+        if len(self._spill) <= self._may_spill:
             return False
-        keys = np.fromiter(self._spill, np.uint64, len(self._spill))
+        keys = np.fromiter(self._spill.slots, np.uint64, len(self._spill))
+        rows = self._directory.rows_of(keys)
         try:
-            self._split_for(keys)
+            self._split_for(keys[self._arena.rows[rows].all(axis=1)])
         except ArenaFull:
             return False
-        self._place_spilled(keys)
+        lifted = self._spill.lift()
+        slots: Slots = np.full(len(keys), ABSENT, np.int64)
+        is_new: Flags = np.ones(len(keys), np.bool_)
+        left: Slots = np.arange(len(keys))
+        full = left[:0]
+        while len(left):
+            left, crowded = self._place(lifted[0], left, slots, is_new)
+            full = np.concatenate((full, crowded))
+        slots[full] = self._spill.add_all(lifted[0][full])
+        self._fill_lifted(lifted, slots, is_new)
         return True
 
-    def _full(self, rows: Slots) -> Slots:
-        full: Slots = rows[self._arena.rows[rows].all(axis=1)]
-        return full
+    def _fill_lifted(self, lifted: Lifted, slots: Slots, is_new: Flags) -> None:
+        """Fill their slots, the last ones. What was among the others too is not new there."""
+        keys, values, depths = lifted
+        count = len(slots) - len(keys)
+        self._arena.values[slots[count:]] = values
+        self._arena.depths[slots[count:]] = depths
+        for number in np.flatnonzero(~is_new[count:]).tolist():
+            is_new[:count][slots[:count] == slots[count + number]] = False
 
-    def _place_spilled(self, keys: Keys) -> None:
-        arena = self._arena
-        source = np.fromiter(self._spill.values(), np.int64, len(self._spill))
-        target = np.full(len(keys), ABSENT, np.int64)
-        self._place_all(keys, np.arange(len(keys)), self._places(keys), target)
-        moved = target != ABSENT
-        arena.copy(source[moved], target[moved])
-        arena.keys[source[moved]] = 0
-        stayed = ~moved
-        self._spill = dict(zip(keys[stayed].tolist(), source[stayed].tolist(), strict=True))
-        self._spill_free.extend(source[moved].tolist())
-        arena.overhead -= _SPILLED_BYTES * int(moved.sum())
-        arena.spilled[self._directory.rows_of(keys)] = 0
-        arena.spilled[self._directory.rows_of(keys[stayed])] = _HAS_SPILLED
+    def _put_back(self, lifted: Lifted) -> None:
+        """Let them wait again; their slots are still there."""
+        for key, value, depth in zip(*(column.tolist() for column in lifted), strict=True):
+            slot = self.find(key)
+            if slot == ABSENT:
+                slot = self._spill.add(key)
+                self.count += 1
+            self._arena.value_cells[slot] = value
+            self._arena.depth_cells[slot] = depth

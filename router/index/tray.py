@@ -1,11 +1,12 @@
 """One shelf's tray: what was stored last, and what is to be taken off the shelf's table.
 
-Both are written for whole events, at the cost of one dict entry or less for each block.
+Both are written for whole events, at the cost of an entry of a set or less for each block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -14,91 +15,87 @@ from router.blocks import BlockHash, EngineHash
 from router.index.arena import Slots
 
 
+@dataclass(slots=True, eq=False)
+class Part:
+    """Blocks that follow one another, the first at `depth`; `bit`: of the replica that holds
+    them."""
+
+    bit: int
+    depth: int
+    handles: list[EngineHash]
+    blocks: list[BlockHash]
+
+
 class Tray:
-    """Handle → block and depth. Blocks lie in the order in which they came.
+    """Blocks with their handles, in the order in which they came; no handle comes twice."""
 
-    `copies`: copies beyond the first, by handle.
-    """
-
-    __slots__ = ("_blocks", "_places", "_runs", "copies")
+    __slots__ = ("_handles", "_tips", "parts")
 
     def __init__(self) -> None:
-        self.copies: dict[EngineHash, int] = {}
-        self._places: dict[EngineHash, int] = {}
-        self._blocks: list[BlockHash] = []
-        """By place; what was taken out leaves its place unused."""
-        self._runs: list[tuple[int, int]] = []
-        """First place of each event's blocks, and what to add to a place for its depth."""
+        self.parts: list[Part] = []
+        self._handles: set[EngineHash] = set()
+        self._tips: dict[EngineHash, Part] = {}
+        """The part that ends with a handle: the usual parent of what comes next."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._handles)
 
     def __contains__(self, handle: EngineHash) -> bool:
-        return handle in self._places
-
-    def add_new(
-        self, handles: Sequence[EngineHash], blocks: Sequence[BlockHash], depth: int
-    ) -> bool:
-        """Add blocks that follow one another, the first at `depth`.
-
-        False: nothing was added, because a handle comes twice or lies here already.
-        """
-        places = self._places
-        if not places.keys().isdisjoint(handles):
-            return False
-        first, wanted = len(self._blocks), len(places) + len(handles)
-        places.update(zip(handles, range(first, first + len(handles)), strict=True))
-        if len(places) < wanted:
-            for handle in set(handles):
-                del places[handle]
-            return False
-        self._blocks += blocks
-        self._runs.append((first, depth - first))
-        return True
-
-    @property
-    def size(self) -> int:
-        """Places taken, those left unused included."""
-        return len(self._blocks)
+        return handle in self._handles
 
     def holds_any(self, handles: Sequence[EngineHash]) -> bool:
         """Does any of them lie here?"""
-        return not self._places.keys().isdisjoint(handles)
+        return not self._handles.isdisjoint(handles)
 
-    def block(self, handle: EngineHash) -> BlockHash | None:
-        """The block of a handle."""
-        place = self._places.get(handle)
-        return None if place is None else self._blocks[place]
+    def claim(self, handles: Sequence[EngineHash]) -> bool:
+        """Make sure that these handles are new here, and come once.
+
+        False: they are not, and the tray is not fit for use until it has been emptied.
+        """
+        if not self._handles.isdisjoint(handles):
+            return False
+        wanted = len(self._handles) + len(handles)
+        self._handles.update(handles)
+        return len(self._handles) == wanted
+
+    def add(self, part: Part, parent: EngineHash | None) -> bool:
+        """Add blocks whose handles have been claimed. True: as a part of its own; False: they
+        go on where the part that ends with `parent` ended."""
+        before = self._tips.pop(parent, None) if parent is not None else None
+        if before is None:
+            self.parts.append(part)
+            self._tips[part.handles[-1]] = part
+            return True
+        before.handles += part.handles
+        before.blocks += part.blocks
+        self._tips[part.handles[-1]] = before
+        return False
 
     def find(self, handle: EngineHash) -> tuple[BlockHash, int] | None:
-        """Block and depth of a handle. O(events in the tray)."""
-        place = self._places.get(handle)
-        if place is None:
+        """Block and depth of a handle. O(1) where a part ends, else O(blocks in the tray)."""
+        part = self._tips.get(handle)
+        if part is not None:
+            return part.blocks[-1], part.depth + len(part.blocks) - 1
+        if handle not in self._handles:
             return None
-        offset = next(offset for first, offset in reversed(self._runs) if first <= place)
-        return self._blocks[place], place + offset
+        part = next(part for part in self.parts if handle in part.handles)
+        place = part.handles.index(handle)
+        return part.blocks[place], part.depth + place
 
-    def pop(self, handle: EngineHash) -> BlockHash:
-        """Take one out, with all its copies. KeyError if it does not lie here."""
-        self.copies.pop(handle, None)
-        return self._blocks[self._places.pop(handle)]
-
-    def handles(self) -> tuple[EngineHash, ...]:
+    def handles(self) -> list[EngineHash]:
         """All handles."""
-        return tuple(self._places)
+        return list(chain.from_iterable([part.handles for part in self.parts]))
 
     def blocks(self) -> list[BlockHash]:
         """All blocks, in the order of `handles`."""
-        if len(self._places) == len(self._blocks):
-            return self._blocks.copy()
-        return [self._blocks[place] for place in self._places.values()]
+        return list(chain.from_iterable([part.blocks for part in self.parts]))
 
     def depths(self) -> Slots:
         """All depths, in the order of `handles`."""
-        places = np.fromiter(self._places.values(), np.int64, len(self._places))
-        firsts, offsets = np.array(self._runs, np.int64).reshape(-1, 2).T
-        depths: Slots = places + offsets[np.searchsorted(firsts, places, "right") - 1]
-        return depths
+        lengths = np.array([len(part.blocks) for part in self.parts], np.int64)
+        firsts = np.array([part.depth for part in self.parts], np.int64)
+        begins = np.cumsum(lengths) - lengths
+        return np.repeat(firsts - begins, lengths) + np.arange(lengths.sum())
 
 
 class Removals:
@@ -126,19 +123,6 @@ class Removals:
         self._parts.append(handles)
         self._count += len(handles)
 
-    def rounds(self) -> Iterator[tuple[EngineHash, ...]]:
-        """All of them, no handle twice in a round."""
-        waiting = tuple(chain.from_iterable(self._parts))
-        while waiting:
-            distinct = dict.fromkeys(waiting)
-            if len(distinct) == len(waiting):
-                yield waiting
-                return
-            yield tuple(distinct)
-            rest = []
-            for handle in waiting:
-                if handle in distinct:
-                    del distinct[handle]
-                else:
-                    rest.append(handle)
-            waiting = tuple(rest)
+    def handles(self) -> list[EngineHash]:
+        """All of them, in the order in which they came."""
+        return list(chain.from_iterable(self._parts))

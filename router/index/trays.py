@@ -1,8 +1,9 @@
 """Where news of blocks waits for a while: arrays are fast only for many blocks at a time.
 
-What was stored last lies in dicts, one tray per shelf, and is put away into the tables by the
+What was stored last lies in trays, one per shelf, and is put away into the tables by the
 thousand; a block is held if it lies in a tray or is in the tables. Removals of what is in the
-tables are collected and applied before anybody asks.
+tables are collected and applied before anybody asks. What is to be removed from a tray, or comes
+again, is rare: then the tray is put away first.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -20,16 +20,17 @@ from router.index.arena import Arena
 from router.index.booking import Books
 from router.index.holders import Holders
 from router.index.holdings import Holdings, Shelf, key_of, keys_of
-from router.index.stats import IndexStats
 from router.index.table import ABSENT
-from router.index.tray import Removals, Tray
+from router.index.tray import Part, Removals, Tray
 
-TRAY_BYTES: Final = 300
+TRAY_BYTES: Final = 200
 """What a block in a tray takes, about."""
 
-_TRAY_AT_MOST: Final = 4096
+TRAY_BLOCKS: Final = 2048
+"""Put away at a time: about 1 ms."""
+
 _TRAYS_SHARE: Final = 32
-_GONE_AT_MOST: Final = 2048
+_GONE_AT_MOST: Final = 1024
 
 
 @dataclass(slots=True)
@@ -39,7 +40,6 @@ class Trays:
     arena: Arena
     holders: Holders
     books: Books
-    stats: IndexStats
     blocks: int = 0
     _unsettled: dict[int, tuple[Holdings, Shelf]] = field(default_factory=dict)
 
@@ -56,28 +56,35 @@ class Trays:
         self,
         holdings: Holdings,
         shelf: Shelf,
-        handles: Sequence[EngineHash],
-        blocks: Sequence[BlockHash],
-        depth: int,
-    ) -> None:
-        """One more copy of blocks that follow one another, the first at `depth`."""
-        before = len(shelf.tray)
-        if shelf.tray.add_new(handles, blocks, depth):
-            self._mark(holdings, blocks)
-        else:
-            for number, (handle, block) in enumerate(zip(handles, blocks, strict=True), depth):
-                self._hold_one(holdings, shelf, handle, block, number)
-        self.blocks += len(shelf.tray) - before
+        part: Part,
+        parent: EngineHash | None,
+    ) -> bool:
+        """One more copy of blocks that follow one another, and `parent`.
+
+        False: some of them lie here already, or come twice; put the tray away, and `book` them.
+        """
+        if not part.blocks:
+            return True
+        if not shelf.tray.claim(part.handles):
+            return False
+        if shelf.tray.add(part, parent):
+            self.holders.lying.add(part)
+        self.blocks += len(part.blocks)
+        return True
+
+    def book(self, holdings: Holdings, shelf: Shelf, part: Part) -> None:
+        """The same, past the tray. ArenaFull: what found no room is forgotten, and counted."""
+        self.settle_shelf(holdings, shelf)
+        depths = np.arange(part.depth, part.depth + len(part.blocks))
+        self.books.hold(holdings, shelf, keys_of(part.handles), _as_keys(part.blocks), depths)
 
     def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        """One copy less of each. Unknown ones are noted where they may be parked, and counted."""
-        if shelf.tray.holds_any(handles):
-            handles = self._remove_lying(holdings, shelf, handles)
-        if handles:
-            shelf.gone.add(handles)
-            self._unsettled[id(shelf)] = holdings, shelf
-            if shelf.parked or len(shelf.gone) >= _GONE_AT_MOST:
-                self.settle_shelf(holdings, shelf)
+        """One copy less of each; none may lie in the tray. Unknown ones are noted where they may
+        be parked, and counted."""
+        shelf.gone.add(handles)
+        self._unsettled[id(shelf)] = holdings, shelf
+        if shelf.parked or len(shelf.gone) >= _GONE_AT_MOST:
+            self.settle_shelf(holdings, shelf)
 
     def find(self, shelf: Shelf, handle: EngineHash) -> tuple[BlockHash, int] | None:
         """A held block and its depth."""
@@ -89,6 +96,13 @@ class Trays:
             return None
         return self.arena.value_cells[slot], self.arena.depth_cells[slot]
 
+    def holds(self, shelf: Shelf, handle: EngineHash) -> bool:
+        """Is a block held? Cheaper than `find`."""
+        if handle in shelf.tray:
+            return True
+        is_gone = shelf.gone and handle in shelf.gone
+        return not is_gone and shelf.table.find(key_of(handle)) != ABSENT
+
     def settle(self) -> None:
         """Apply all removals that wait."""
         while self._unsettled:
@@ -99,95 +113,32 @@ class Trays:
         self._unsettled.pop(id(shelf), None)
         if shelf.gone:
             gone, shelf.gone = shelf.gone, Removals()
-            for handles in gone.rounds():
-                self.books.remove(holdings, shelf, handles)
+            self.books.remove(holdings, shelf, gone.handles())
 
     def is_due(self, shelf: Shelf) -> bool:
         """Is there enough in a tray to be put away?"""
-        return shelf.tray.size >= _TRAY_AT_MOST
+        return len(shelf.tray) >= TRAY_BLOCKS
 
     def put_away(self, holdings: Holdings, shelf: Shelf) -> None:
         """Empty a tray into the tables. ArenaFull: what found no room is forgotten, and counted."""
         self.settle_shelf(holdings, shelf)
-        if not shelf.tray:
-            shelf.tray = Tray()
-            return
-        tray, is_plain = shelf.tray, not holdings.tray_others
-        self.drop(holdings, shelf)
-        handles, blocks, depths = tray.handles(), tray.blocks(), tray.depths()
-        if is_plain:
-            numbers = np.frombuffer(array("Q", blocks), np.uint64)
-            self.books.hold(holdings, shelf, keys_of(handles), numbers, depths)
-        else:
-            for handle, block, depth in zip(handles, blocks, depths.tolist(), strict=True):
-                self.books.hold_one(holdings, shelf, key_of(handle), block, depth)
-        for handle, count in tray.copies.items():
-            for _ in range(count):
-                self.books.add_copy(shelf, key_of(handle))
+        tray = self._take(shelf)
+        if tray.parts:
+            keys, blocks = keys_of(tray.handles()), _as_keys(tray.blocks())
+            self.books.hold(holdings, shelf, keys, blocks, tray.depths())
 
-    def drop(self, holdings: Holdings, shelf: Shelf) -> None:
+    def drop(self, shelf: Shelf) -> None:
         """Forget what lies in a tray and what waits to be removed."""
         self._unsettled.pop(id(shelf), None)
-        blocks = shelf.tray.blocks()
-        if holdings.tray_others:
-            for block in blocks:
-                self._unmark(holdings, block)
-        else:
-            self.holders.unmark_many(blocks, holdings.bit)
-        self.blocks -= len(blocks)
-        shelf.tray, shelf.gone = Tray(), Removals()
+        shelf.gone = Removals()
+        self._take(shelf)
 
-    def _mark(self, holdings: Holdings, blocks: Sequence[BlockHash]) -> None:
-        masks, bit = self.holders.tray, holdings.bit
-        if masks.keys().isdisjoint(blocks):
-            masks.update(zip(blocks, repeat(bit)))
-            return
-        for block in blocks:
-            mask = masks.get(block, 0)
-            if mask & bit:
-                holdings.tray_others[block] = holdings.tray_others.get(block, 0) + 1
-            else:
-                masks[block] = mask | bit
+    def _take(self, shelf: Shelf) -> Tray:
+        tray, shelf.tray = shelf.tray, Tray()
+        self.holders.lying.take_out(tray.parts)
+        self.blocks -= sum(len(part.blocks) for part in tray.parts)
+        return tray
 
-    def _unmark(self, holdings: Holdings, block: BlockHash) -> None:
-        others = holdings.tray_others
-        if block not in others:
-            self.holders.unmark_many((block,), holdings.bit)
-        elif others[block] > 1:
-            others[block] -= 1
-        else:
-            del others[block]
 
-    def _hold_one(
-        self, holdings: Holdings, shelf: Shelf, handle: EngineHash, block: BlockHash, depth: int
-    ) -> None:
-        tray = shelf.tray
-        known = tray.block(handle)
-        if known == block:
-            tray.copies[handle] = tray.copies.get(handle, 0) + 1
-            return
-        if known is not None:
-            self.stats.conflicts += 1
-            self._unmark(holdings, tray.pop(handle))
-        tray.add_new((handle,), (block,), depth)
-        self._mark(holdings, (block,))
-
-    def _remove_lying(
-        self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]
-    ) -> list[EngineHash]:
-        """Take copies out of the tray; returns the handles that don't lie there."""
-        others, copies = [], shelf.tray.copies
-        for handle in handles:
-            if handle not in shelf.tray:
-                others.append(handle)
-                continue
-            self.stats.removed += 1
-            extra = copies.get(handle, 0)
-            if extra > 1:
-                copies[handle] = extra - 1
-            elif extra == 1:
-                del copies[handle]
-            else:
-                self.blocks -= 1
-                self._unmark(holdings, shelf.tray.pop(handle))
-        return others
+def _as_keys(blocks: Sequence[BlockHash]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.frombuffer(array("Q", blocks), np.uint64)

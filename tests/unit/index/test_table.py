@@ -66,6 +66,22 @@ def test_an_upsert_says_which_keys_are_new():
     assert table.count == 1000
 
 
+@pytest.mark.parametrize("known", [0, 300, 5000])
+@pytest.mark.parametrize("count", [3, 40, 600])
+def test_a_key_that_comes_several_times_in_a_batch_is_new_once(known, count):
+    rng = random.Random(known + count)
+    arena = Arena(2**24)
+    table = Table(arena)
+    before = keys_from(rng, known)
+    table.upsert_many(before)
+    fresh = keys_from(rng, count)
+    batch = np.concatenate((fresh, before[:50], fresh, fresh[: count // 2]))
+    slots, is_new = table.upsert_many(batch)
+    assert (slots == table.find_many(batch)).all()
+    assert table.count == known + count
+    assert sorted(batch[is_new].tolist()) == sorted(fresh.tolist())
+
+
 def test_a_full_arena_refuses_all_of_a_batch_or_nothing():
     rng = random.Random(6)
     arena = Arena(2**18)
