@@ -44,17 +44,6 @@ class Residency:
                 del known[mark]
         self.tokens -= prompt_tokens - kept * STRIDE * block_size
 
-    def footprint(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> int:
-        """Tokens that the prompt would add. O(log blocks): what is in flight has no holes."""
-        low, high = 0, len(prefix) // STRIDE
-        while low < high:
-            middle = (low + high + 1) // 2
-            if prefix[middle * STRIDE - 1] in self._marks:
-                low = middle
-            else:
-                high = middle - 1
-        return prompt_tokens - low * STRIDE * block_size
-
 
 def common_blocks(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:
     """Leading blocks that two prefixes share. Each hash names all before it, so bisection does."""

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from router.blocks import BlockHash
+from router.index.load import RECENT_WINDOW_MS
 from router.index.protocol import PrefixIndex
 from router.index.reservations import Reservation, Reservations
 from router.index.tiers import Load, Loads
@@ -149,8 +150,8 @@ class Chooser:
         return Choice(
             query=query,
             decision=self.policy.rank(query, candidates),
-            candidates={candidate.replica_id: candidate for candidate in candidates},
-            contenders={contender.replica_id: contender for contender in contenders},
+            candidates={c.replica_id: c for c in candidates},
+            contenders={c.replica_id: c for c in contenders},
             ask=ask,
         )
 
@@ -180,73 +181,92 @@ class Chooser:
     def _candidates(self, ask: Ask, contenders: Sequence[Contender]) -> list[Candidate]:
         # before what is coming: another process may choose in between, and whoever saw its load
         # without its prefix would flee from what it should wait for
-        loads = {c.replica_id: self.reservations.load(c.replica_id) for c in contenders}
-        holders = self.history if self.policy.uses_history else self.index
-        distinct = {id(c.prefix): c.prefix for c in contenders if c.prefix.hashes}
-        matched = {key: holders.match(prefix.hashes) for key, prefix in distinct.items()}
-        beyond = no_loads if self.policy.uses_history else self.beyond
-        tier_loads = {key: beyond(prefix.hashes, matched[key]) for key, prefix in distinct.items()}
-        expected = {
-            key: self.reservations.expected(prefix.hashes) for key, prefix in distinct.items()
-        }
+        loads = self.reservations.loads([contender.replica_id for contender in contenders])
+        speed_of, size_of = self.speeds.of, self.cache_tokens.get
+        answers = self.reservations.answers
+        alone_tokens = answers.mean_tokens / 2 + ask.prompt_tokens
+        holdings: dict[int, _Holdings] = {}
         candidates = []
-        for contender in contenders:
+        # As plain as it is because it is on every request's path, for every replica.
+        for contender, load in zip(contenders, loads, strict=True):
             prefix, replica_id = contender.prefix, contender.replica_id
-            held = matched.get(id(prefix), {}).get(replica_id, 0)
-            coming = expected.get(id(prefix), {}).get(replica_id, 0)
-            load = loads[replica_id]
-            parts = tier_loads.get(id(prefix), {}).get(replica_id, ())
-            near = max(held, coming)
-            end, load_ms = _loading(parts, held, near, prefix.block_size)
-            hit_tokens = _hit(end, prefix.block_size, ask.prompt_tokens)
-            memory = self._memory(contender, load.resident_tokens, ask.prompt_tokens)
-            ttft = self.speeds.of(replica_id, contender.fleet)
-            # Others may have learnt another speed, or none: whoever compares their queue with
-            # computing elsewhere must measure both by one speed.
-            wait_ms = min(load.wait_ms, ttft.computing_ms(load.queued_tokens))
+            found = holdings.get(id(prefix))
+            if found is None:
+                found = holdings[id(prefix)] = self._holdings(prefix, ask.prompt_tokens)
+            hit = found.hit(replica_id) if replica_id in found.anything else NO_HIT
+            ttft = speed_of(replica_id, contender.fleet)
+            wait_ms, running = load.wait_ms, load.running
+            if wait_ms:
+                # Others may have learnt another speed, or none: whoever compares their queue with
+                # computing elsewhere must measure both by one speed.
+                wait_ms = min(wait_ms, ttft.computing_ms(load.queued_tokens))
+            full = memory_ms = memory_wait_ms = 0.0
+            if size := size_of(replica_id):
+                resident, footprint = load.resident_tokens, alone_tokens - hit.coming_tokens
+                full, memory_ms = resident / size, footprint / size * answers.mean_ms
+                if resident and (over := resident + footprint - size) > 0:
+                    memory_wait_ms = over / resident * answers.mean_ms
             candidates.append(
                 Candidate(
-                    replica_id=replica_id,
-                    ttft=ttft,
-                    matched_tokens=_hit(held, prefix.block_size, ask.prompt_tokens),
-                    hit_tokens=hit_tokens,
-                    wait_ms=wait_ms,
-                    queued_tokens=load.queued_tokens,
-                    running=load.running,
-                    in_flight=load.in_flight,
-                    busy=load.busy,
-                    mean_ms=load.mean_ms,
-                    full=memory.full,
-                    memory_ms=memory.use_ms,
-                    memory_wait_ms=memory.wait_ms,
-                    distance_ms=contender.distance_ms,
-                    loaded_tokens=hit_tokens - _hit(near, prefix.block_size, ask.prompt_tokens),
-                    load_ms=load_ms,
-                    tiers=parts,
+                    replica_id, ttft, hit.held_tokens, hit.tokens, wait_ms, load.queued_tokens,
+                    running, running + load.waiting, load.recent_ms / RECENT_WINDOW_MS,
+                    load.mean_ms, full, memory_ms, memory_wait_ms, contender.distance_ms,
+                    hit.loaded_tokens, hit.load_ms, hit.tiers,
                 )
-            )
+            )  # fmt: skip
         return candidates
 
-    def _memory(self, contender: Contender, resident: int, prompt_tokens: int) -> "_Memory":
-        size = self.cache_tokens.get(contender.replica_id, 0)
-        answers = self.reservations.answers
-        if not size:
-            return _Memory()
-        prefix = contender.prefix
-        footprint = answers.mean_tokens / 2 + self.reservations.footprint(
-            contender.replica_id, prefix.hashes, prefix.block_size, prompt_tokens
-        )
-        over = resident + footprint - size
-        wait_ms = over / resident * answers.mean_ms if over > 0 and resident else 0.0
-        return _Memory(resident / size, footprint / size * answers.mean_ms, wait_ms)
+    def _holdings(self, prefix: Prefix, prompt_tokens: int) -> "_Holdings":
+        hashes, size = prefix.hashes, prefix.block_size
+        if not hashes:
+            return NO_HOLDINGS
+        uses_history = self.policy.uses_history
+        matched = (self.history if uses_history else self.index).match(hashes)
+        expected = self.reservations.expected(hashes)
+        tiers: Loads = {} if uses_history else self.beyond(hashes, matched)
+        # engines always compute a prompt's last token
+        most_tokens = max(0, (prompt_tokens - 1) // size) * size
+        anything = {*matched, *expected, *tiers}
+        return _Holdings(matched, expected, tiers, frozenset(anything), size, most_tokens)
 
 
-class _Memory(Struct, frozen=True, gc=False):
-    """See `Candidate`."""
+class _Hit(Struct, frozen=True, gc=False):
+    """Tokens of a prompt that one replica holds, all that it would reuse, what of that it would
+    load from a slower tier, and what requests in flight there hold for it."""
 
-    full: float = 0.0
-    use_ms: float = 0.0
-    wait_ms: float = 0.0
+    held_tokens: int = 0
+    tokens: int = 0
+    loaded_tokens: int = 0
+    coming_tokens: int = 0
+    load_ms: float = 0.0
+    tiers: tuple[Load, ...] = ()
+
+
+class _Holdings(Struct, frozen=True, gc=False):
+    """Who holds how much of one prefix, in blocks. `anything`: whoever is in one of the three;
+    `most_tokens`: of the prefix that can be a hit."""
+
+    matched: Mapping[ReplicaId, int]
+    expected: Mapping[ReplicaId, int]
+    tiers: Loads
+    anything: frozenset[ReplicaId]
+    block_size: int
+    most_tokens: int
+
+    def hit(self, replica_id: ReplicaId) -> _Hit:
+        held, coming = self.matched.get(replica_id, 0), self.expected.get(replica_id, 0)
+        near, size, most = max(held, coming), self.block_size, self.most_tokens
+        end, load_ms = near, 0.0
+        parts = self.tiers.get(replica_id, ())
+        if parts:
+            end, load_ms = _loading(parts, held, near, size)
+        tokens = min(end * size, most)
+        loaded = tokens - min(near * size, most)
+        return _Hit(min(held * size, most), tokens, loaded, coming * size, load_ms, parts)
+
+
+NO_HIT: Final = _Hit()
+NO_HOLDINGS: Final = _Holdings({}, {}, {}, frozenset(), 0, 0)
 
 
 def _loading(parts: Sequence[Load], held: int, near: int, block_size: int) -> tuple[int, float]:
@@ -261,18 +281,11 @@ def _loading(parts: Sequence[Load], held: int, near: int, block_size: int) -> tu
     return max(near, end), load_ms
 
 
-def _hit(blocks: int, block_size: int, prompt_tokens: int) -> int:
-    """Tokens that an engine reuses of `blocks` held ones: never a prompt's last token."""
-    if not blocks:
-        return 0
-    return min(blocks, (prompt_tokens - 1) // block_size) * block_size
-
-
 def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:
     if ask.session is not None:
         return ask.session
     prefix = contenders[0].prefix
     if not prefix.hashes:
         return ask.start_key
-    held = max(candidate.hit_tokens for candidate in candidates) // prefix.block_size
+    held = max([candidate.hit_tokens for candidate in candidates]) // prefix.block_size
     return f"{prefix.hashes[min(held + RING_BLOCKS, prefix.blocks) - 1]:x}"

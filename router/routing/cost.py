@@ -1,6 +1,7 @@
 """What a choice costs, in milliseconds."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -14,22 +15,15 @@ SHARE_BOUND = 1.25
 
 def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
     """Prompt tokens that the replica would have to compute. Engines always compute the last one."""
-    return max(query.prompt_tokens - candidate.hit_tokens, min(1, query.prompt_tokens))
+    prompt_tokens = query.prompt_tokens
+    uncached = prompt_tokens - candidate.hit_tokens
+    return uncached if uncached > 0 else min(1, prompt_tokens)
 
 
 def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
     """How long the prompt keeps the replica busy."""
     uncached, ttft = uncached_tokens(query, candidate), candidate.ttft
     return ttft.computing_ms(uncached) + ttft.reusing_ms(query.prompt_tokens - uncached)
-
-
-def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
-    """When this prompt's first token would come."""
-    uncached = uncached_tokens(query, candidate)
-    wait_ms = candidate.wait_ms + candidate.memory_wait_ms
-    wait_ms += candidate.distance_ms + candidate.load_ms
-    hit_tokens = query.prompt_tokens - uncached
-    return candidate.ttft.predict_ms(uncached, wait_ms, candidate.running, hit_tokens)
 
 
 AGAIN = 0.2
@@ -39,18 +33,37 @@ AGAIN = 0.2
 class Surroundings(Struct, frozen=True, gc=False):
     """What is normal in the fleet. `busy`: mean share of time that replicas computed of late;
     `queueing`: share of them that have prompts to compute now; `coming_tokens`: the most of this
-    prompt that one of them is computing for somebody else."""
+    prompt that one of them is computing for somebody else.
+
+    What follows from these for every replica is worked out once: `delays`, and with what waits now
+    `delays_behind`, are requests that wait for what is computed; `usual` those at a replica that
+    got its share of late, and at most.
+    """
 
     busy: float
     queueing: float
     coming_tokens: int = 0
+    delays: float = 0.0
+    delays_behind: float = 0.0
+    usual: float = 0.0
 
     @classmethod
     def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
-        count = len(candidates)
-        queueing = sum(c.in_flight > c.running for c in candidates)
-        coming = max(c.hit_tokens if c.expected_tokens > 0 else 0 for c in candidates)
-        return cls(sum(c.busy for c in candidates) / count, queueing / (count + 1), coming)
+        total, queueing, coming = 0.0, 0, 0
+        for c in candidates:
+            total += c.busy
+            queueing += c.in_flight > c.running
+            if c.hit_tokens > coming and c.expected_tokens > 0:
+                coming = c.hit_tokens
+        busy, queueing_share = total / len(candidates), queueing / (len(candidates) + 1)
+        return cls(
+            busy=busy,
+            queueing=queueing_share,
+            coming_tokens=coming,
+            delays=_queue(busy / 2.0),
+            delays_behind=_queue((busy + queueing_share) / 2.0),
+            usual=_queue(SHARE_BOUND * busy),
+        )
 
 
 def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
@@ -78,24 +91,47 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
     that is longer than at a replica that got its share, the difference counts too: so a prefix
     that many ask for is copied before its holder drowns.
     """
-    return predicted_ttft_ms(query, candidate) + others_ms(query, candidate, around)
+    return sum(cost_parts_ms(query, candidate, around))
+
+
+def predicted_ttft_ms(query: RouteQuery, candidate: Candidate) -> float:
+    """When this prompt's first token would come."""
+    return cost_parts_ms(query, candidate, NOTHING_AROUND)[0]
 
 
 def others_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:
     """What of the cost is other requests' time; see `social_cost_ms`."""
-    queueing = around.queueing if candidate.in_flight > candidate.running else 0.0
-    delays = _queue((around.busy + queueing) / 2.0)
-    computing = computing_ms(query, candidate) * delays
-    again = candidate.ttft.computing_ms(max(0, around.coming_tokens - candidate.hit_tokens))
-    computing += again * max(0.0, AGAIN - delays)
-    memory = candidate.memory_ms * _queue(candidate.full)
-    usual = _queue(SHARE_BOUND * around.busy)
-    following = candidate.mean_ms * max(0.0, _queue(candidate.busy) - usual)
-    decoding = candidate.running * candidate.ttft.ms_per_running
-    return computing + memory + decoding + following
+    return cost_parts_ms(query, candidate, around)[1]
+
+
+def cost_parts_ms(
+    query: RouteQuery, candidate: Candidate, around: Surroundings
+) -> tuple[float, float]:
+    """The predicted TTFT, and what of the cost is other requests' time; see `social_cost_ms`."""
+    ttft, hit_tokens, prompt_tokens = candidate.ttft, candidate.hit_tokens, query.prompt_tokens
+    if hit_tokens >= prompt_tokens > 0:
+        hit_tokens = prompt_tokens - 1  # the last one is always computed
+    own_ms = ttft.computing_ms(prompt_tokens - hit_tokens) + ttft.reusing_ms(hit_tokens)
+    decoding_ms = candidate.running * ttft.ms_per_running
+    delays = around.delays_behind if candidate.in_flight > candidate.running else around.delays
+    others_ms = own_ms * delays + decoding_ms
+    if around.coming_tokens > hit_tokens and delays < AGAIN:
+        again_ms = ttft.computing_ms(around.coming_tokens - hit_tokens)
+        others_ms += again_ms * (AGAIN - delays)
+    if candidate.memory_ms and candidate.full:
+        others_ms += candidate.memory_ms * _queue(candidate.full)
+    if candidate.busy > SHARE_BOUND * around.busy:
+        others_ms += candidate.mean_ms * (_queue(candidate.busy) - around.usual)
+    wait_ms = candidate.wait_ms + candidate.memory_wait_ms
+    wait_ms += candidate.distance_ms + candidate.load_ms
+    return ttft.base_ms + own_ms + decoding_ms + wait_ms, others_ms
 
 
 def _queue(busy: float) -> float:
     """Requests that wait, in the mean, at what is busy for that share of its time."""
-    busy = min(busy, BUSIEST)
+    if busy > BUSIEST:
+        busy = BUSIEST
     return busy / (1.0 - busy)
+
+
+NOTHING_AROUND: Final = Surroundings(busy=0.0, queueing=0.0)

@@ -55,7 +55,8 @@ class Ttft(Struct, frozen=True, gc=False):
     def reusing_ms(self, hit_tokens: int) -> float:
         """What a hit takes."""
         # Whatever was learnt: to reuse a token never takes longer than to compute it.
-        return hit_tokens * min(self.ms_per_hit_token, self.ms_per_token)
+        each = self.ms_per_hit_token
+        return hit_tokens * (each if each < self.ms_per_token else self.ms_per_token)
 
     def predict_ms(
         self, uncached_tokens: int, wait_ms: float, running: int, hit_tokens: int = 0
@@ -188,6 +189,16 @@ class _Pace:
 
     factor: float = 1.0
     _logs: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_SAMPLES))
+    _fleet: Ttft | None = None
+    _own: Ttft = PRIOR
+
+    def of(self, fleet: Ttft) -> Ttft:
+        """The fleet's estimate at this pace."""
+        if self.factor == 1.0:
+            return fleet
+        if fleet is not self._fleet:
+            self._fleet, self._own = fleet, fleet.scaled(self.factor)
+        return self._own
 
     def observe(self, taken_ms: float, predicted_ms: float) -> None:
         ratio = min(max(taken_ms / predicted_ms, 1 / MOST_OFF), MOST_OFF)
@@ -198,6 +209,7 @@ class _Pace:
         noise = NOISE_BOUND * 1.25 * 1.48 * deviation / math.sqrt(count)
         beyond = max(0.0, abs(middle) - noise) * count / (count + PACE_PRIOR_SAMPLES)
         self.factor = math.exp(math.copysign(beyond, middle))
+        self._fleet = None
 
 
 @dataclass(slots=True)
@@ -217,7 +229,7 @@ class Speeds:
         """The replica's estimate; one that has shown nothing is like its fleet."""
         model, pace = self._fleets.get(fleet), self._paces.get(replica_id)
         ttft = model.ttft if model is not None else PRIOR
-        return ttft.scaled(pace.factor) if pace is not None else ttft
+        return pace.of(ttft) if pace is not None else ttft
 
     def observe(self, replica_id: ReplicaId, fleet: str, sample: Sample) -> None:
         """A prompt was computed there."""

@@ -1,9 +1,9 @@
 """The default: the replica that gives the fleet its first tokens soonest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from router.replicas import ReplicaId
-from router.routing.cost import SHARE_BOUND, Surroundings, others_ms, predicted_ttft_ms
+from router.routing.cost import SHARE_BOUND, Surroundings, cost_parts_ms
 from router.routing.decision import Decision, Reason
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ring import Ring
@@ -32,41 +32,43 @@ class CacheAware:
         self._ring = Ring()
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
-        by_id = {c.replica_id: c for c in candidates}
         around = Surroundings.of(candidates)
-        predicted = {c.replica_id: predicted_ttft_ms(query, c) for c in candidates}
-        costs = {
-            c.replica_id: predicted[c.replica_id] + others_ms(query, c, around) for c in candidates
-        }
+        predicted, costs = {}, {}
+        for c in candidates:
+            replica_id = c.replica_id
+            ttft_ms, others_ms = cost_parts_ms(query, c, around)
+            predicted[replica_id], costs[replica_id] = ttft_ms, ttft_ms + others_ms
         limit = EQUAL_WITHIN * min(costs.values())
-        homes = self._ring.order(query.ring_key, by_id)
-        equal = [replica_id for replica_id in homes if costs[replica_id] <= limit]
-        dearer = sorted((i for i in homes if costs[i] > limit), key=costs.__getitem__)
+        equal = [i for i, cost in costs.items() if cost <= limit]
         if len(equal) > 1:
-            crowds = _crowds(candidates)
-            equal.sort(key=lambda i: max(crowds[i], 1.0))
-        order = (*equal, *dearer)
-        return Decision(order, _reason(query, by_id, order[0]), predicted)
+            crowds = _crowds(candidates, equal)
+            equal = self._ring.order(query.ring_key, equal)
+            equal.sort(key=crowds.__getitem__)
+        dearer = sorted([(cost, i) for i, cost in costs.items() if cost > limit])
+        order = (*equal, *[replica_id for _, replica_id in dearer])
+        return Decision(order, _reason(query, candidates, order[0]), predicted)
 
 
-def _crowds(candidates: Sequence[Candidate]) -> dict[ReplicaId, float]:
-    """How far each replica's share is used up: above 1, it has more than it should of something."""
-    busy = sum(c.busy for c in candidates) / len(candidates)
-    in_flight = sum(c.in_flight for c in candidates) / len(candidates)
+def _crowds(
+    candidates: Sequence[Candidate], wanted: Collection[ReplicaId]
+) -> dict[ReplicaId, float]:
+    """By how much each has got more than its share of something: above 1, else 1."""
+    busy = SHARE_BOUND * sum([c.busy for c in candidates]) / len(candidates)
+    in_flight = CROWD_BOUND * sum([c.in_flight for c in candidates]) / len(candidates) + 1
     return {
-        c.replica_id: max(
-            c.busy / (SHARE_BOUND * busy) if busy else 0.0,
-            c.in_flight / (CROWD_BOUND * in_flight + 1),
-        )
+        c.replica_id: max(1.0, c.busy / busy if busy else 0.0, c.in_flight / in_flight)
         for c in candidates
+        if c.replica_id in wanted
     }
 
 
-def _reason(
-    query: RouteQuery, candidates: Mapping[ReplicaId, Candidate], chosen_id: ReplicaId
-) -> Reason:
-    chosen = candidates[chosen_id]
-    most = max(c.hit_tokens for c in candidates.values())
+def _reason(query: RouteQuery, candidates: Sequence[Candidate], chosen_id: ReplicaId) -> Reason:
+    most, chosen = 0, candidates[0]
+    for c in candidates:
+        if c.hit_tokens > most:
+            most = c.hit_tokens
+        if c.replica_id == chosen_id:
+            chosen = c
     if chosen.hit_tokens == 0 and most == 0:
         return Reason.COLD
     if most - chosen.hit_tokens > EQUAL_HIT_SHARE * query.prompt_tokens:

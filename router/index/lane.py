@@ -1,0 +1,149 @@
+"""One replica's requests in flight: which wait for their first token, which decode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from router.blocks import BlockHash
+from router.index.load import Load
+from router.index.residency import Residency
+from router.replicas import ReplicaId
+
+HEAD_DONE_AT_MOST: Final = 0.9
+"""Of the prefill at the head of the queue, at most this share is believed to be done: a replica
+that is slower than predicted must not look idle."""
+SAME_STEP: Final = 0.1
+"""First tokens that follow within a tenth of the time that a step took are of the same step."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """One request's claim on one replica. `cost_ms`: prefill time that was predicted for it.
+
+    A reply that isn't streamed shows no first token: `silent` ones count as computed when their
+    predicted time has passed. `is_lesson`: whether its time says something about speed.
+    """
+
+    replica_id: ReplicaId
+    uncached_tokens: int
+    cost_ms: float
+    prefix: Sequence[BlockHash]
+    booked_at: float
+    silent: bool = False
+    prompt_tokens: int = 0
+    block_size: int = 0
+    is_lesson: bool = False
+    reusing_ms: float = 0.0
+    """What its hit takes: the replica is busy with it, but others need not wait for it."""
+    running_then: int = 0
+    computed_at: float | None = None
+
+
+@dataclass(slots=True)
+class Computed:
+    """Prompts whose first tokens came together, and the time since nobody was before them.
+
+    `hit_tokens`: the longest of their hits, for a step looks them up beside each other.
+    """
+
+    began: float
+    ended: float
+    uncached_tokens: int
+    hit_tokens: int
+    running: int
+    is_lesson: bool
+
+
+@dataclass(slots=True)
+class Lane:
+    """`pending` is in order of booking: engines serve first come first.
+
+    `known`: its load at `known_at`, while nothing waits and nothing has changed since.
+    """
+
+    pending: dict[int, Reservation] = field(default_factory=dict)
+    running: dict[int, Reservation] = field(default_factory=dict)
+    head_since: float = 0.0
+    residency: Residency = field(default_factory=Residency)
+    batch: Computed | None = None
+    known: Load | None = None
+    known_at: float = 0.0
+    _tokens: int = 0
+    _cost_ms: float = 0.0
+    _silent: int = 0
+
+    def has(self, reservation: Reservation) -> bool:
+        return id(reservation) in self.pending or id(reservation) in self.running
+
+    def join(self, reservation: Reservation) -> None:
+        """It is sent: it waits until its first token."""
+        self.known = None
+        if not self.pending:
+            self.head_since = reservation.booked_at
+        self.pending[id(reservation)] = reservation
+        self._tokens += reservation.uncached_tokens
+        self._cost_ms += reservation.cost_ms
+        self._silent += reservation.silent
+        self.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
+
+    def first_token(self, reservation: Reservation, now: float) -> Computed | None:
+        """It waited, and decodes from now on. Returns the batch before, if this one ended it."""
+        since = max(self.head_since, reservation.booked_at)
+        self._decodes(reservation, now)
+        reservation.computed_at = now
+        batch, hit_tokens = self.batch, reservation.prompt_tokens - reservation.uncached_tokens
+        if batch is not None and now - batch.ended <= SAME_STEP * (batch.ended - batch.began):
+            batch.uncached_tokens += reservation.uncached_tokens
+            batch.hit_tokens = max(batch.hit_tokens, hit_tokens)
+            batch.is_lesson &= reservation.is_lesson
+            return None
+        self.batch = Computed(
+            since, now, reservation.uncached_tokens, hit_tokens, reservation.running_then,
+            reservation.is_lesson,
+        )  # fmt: skip
+        return batch
+
+    def leave(self, reservation: Reservation, now: float) -> None:
+        """It is over, whether it waited or decoded."""
+        self.known = None
+        self.residency.drop(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
+        if id(reservation) in self.pending:
+            self._leave_queue(reservation, now)
+        else:
+            del self.running[id(reservation)]
+
+    def queue(self, now: float) -> tuple[int, float, int, int]:
+        """Tokens queued, the time that they still take in ms, how many decode, how many wait."""
+        if self._silent:
+            self._settle_silent(now)
+        if not self.pending:
+            return 0, 0.0, len(self.running), 0
+        head = next(iter(self.pending.values()))
+        done_ms = min((now - self.head_since) * 1e3, HEAD_DONE_AT_MOST * head.cost_ms)
+        wait_ms = max(0.0, self._cost_ms - done_ms)
+        return self._tokens, wait_ms, len(self.running), len(self.pending)
+
+    def resident(self, answer_tokens: float) -> int:
+        """Tokens of the cache that requests in flight hold; answers are half done in the mean."""
+        return self.residency.tokens + round(answer_tokens / 2 * len(self.running))
+
+    def _decodes(self, reservation: Reservation, now: float) -> None:
+        self._leave_queue(reservation, now)
+        self.running[id(reservation)] = reservation
+
+    def _leave_queue(self, reservation: Reservation, now: float) -> None:
+        self.known = None
+        if next(iter(self.pending)) == id(reservation):
+            self.head_since = now
+        del self.pending[id(reservation)]
+        self._silent -= reservation.silent
+        if self.pending:
+            self._tokens -= reservation.uncached_tokens
+            self._cost_ms -= reservation.cost_ms
+        else:  # exactly: a sum of floats keeps what was rounded
+            self._tokens, self._cost_ms = 0, 0.0
+
+    def _settle_silent(self, now: float) -> None:
+        for reservation in [r for r in self.pending.values() if r.silent]:
+            if (now - self.head_since) * 1e3 >= reservation.cost_ms:
+                self._decodes(reservation, now)

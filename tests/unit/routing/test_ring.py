@@ -1,0 +1,38 @@
+"""Keys spread evenly, and move only when they must."""
+
+from collections import Counter
+
+from router.routing.ring import Ring
+
+KEYS = [f"key {number}" for number in range(4000)]
+IDS = [f"r{number}" for number in range(8)]
+
+
+def test_every_replica_is_home_to_its_share_of_keys():
+    homes = Counter(Ring().order(key, IDS)[0] for key in KEYS)
+    assert max(homes.values()) < 1.2 * len(KEYS) / len(IDS)
+    assert min(homes.values()) > 0.8 * len(KEYS) / len(IDS)
+
+
+def test_a_replica_that_leaves_moves_only_its_own_keys_to_all_others():
+    ring, moved = Ring(), Counter[str]()
+    for key in KEYS:
+        before, after = ring.order(key, IDS), ring.order(key, IDS[1:])
+        assert after == [replica_id for replica_id in before if replica_id != "r0"]
+        if before[0] == "r0":
+            moved[after[0]] += 1
+    assert set(moved) == set(IDS[1:])
+
+
+def test_a_replica_that_joins_takes_one_share_and_nothing_else_moves():
+    ring = Ring()
+    homes = [(ring.order(key, IDS)[0], ring.order(key, [*IDS, "r8"])[0]) for key in KEYS]
+    moved = [(old, new) for old, new in homes if old != new]
+    assert {new for _, new in moved} == {"r8"}
+    assert len(moved) < 1.2 * len(KEYS) / 9
+
+
+def test_two_rings_agree_whatever_they_were_asked_before():
+    one, other = Ring(), Ring()
+    other.order("another key", ["r7", "elsewhere"])
+    assert one.order("key", IDS) == other.order("key", IDS[::-1])
