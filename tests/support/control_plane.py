@@ -25,6 +25,8 @@ from tests.support.processes import until
 from tests.support.prometheus import free_port
 
 CONTROLLERS: Final = "deployment,replicaset,statefulset,endpoint,garbagecollector,namespace,job"
+FEATURES: Final = "--feature-gates=EndpointSliceTerminatingCondition=true"
+"""As every server since 1.22 has it."""
 MERGE: Final = "application/merge-patch+json"
 START_S: Final = 60.0
 ADMIN: Final = "admin"
@@ -83,15 +85,15 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.96.0.0/16", f"--token-auth-file={tokens}",
             "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount",
-            "--endpoint-reconciler-type=none", "--allow-privileged",
+            "--endpoint-reconciler-type=none", "--allow-privileged", FEATURES,
         )  # fmt: skip
 
-    def start_controllers(self) -> None:
+    def start_controllers(self, names: str = CONTROLLERS) -> None:
         key = self.folder / "sa.key"
         self._run(
             "controllers", self._binary("kube-controller-manager"),
             f"--kubeconfig={self.kubeconfig(ADMIN)}", f"--service-account-private-key-file={key}",
-            f"--controllers={CONTROLLERS}", "--leader-elect=false", "--bind-address=127.0.0.1",
+            f"--controllers={names}", FEATURES, "--leader-elect=false", "--bind-address=127.0.0.1",
             f"--secure-port={free_port()}", "--port=0", f"--cert-dir={self.folder}",
         )  # fmt: skip
 

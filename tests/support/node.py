@@ -77,11 +77,17 @@ class Node:
                 life.sandbox.close()
         await self.proxy.close()
 
+    def address_of(self, namespace: str, pod: str) -> str:
+        """Pods' names are their folders'."""
+        return self._sandbox_of(pod).address
+
     def log_of(self, pod: str) -> str:
         """What the pod has printed."""
-        life = next(a for a in self.lives.values() if a.sandbox and a.sandbox.folder.name == pod)
-        assert life.sandbox is not None
-        return life.sandbox.log.read_text()
+        return self._sandbox_of(pod).log.read_text()
+
+    def _sandbox_of(self, pod: str) -> Sandbox:
+        found = (life.sandbox for life in self.lives.values() if life.sandbox is not None)
+        return next(sandbox for sandbox in found if sandbox.folder.name == pod)
 
     def _look_after(self, pod: Thing) -> None:
         life = self.lives.get(pod["metadata"]["uid"])
