@@ -44,8 +44,14 @@ test-tokens-engine: $(READY) .venv-tokens/.ready setup-vllm ## ids of gpt-oss an
 	$(VLLM_VENV)/bin/python -m tests.tokens_reference.mistral build/tokens-models build/tokens-engine
 	$(BIN)/python -m tests.tokens_reference.compare build/tokens-models build/tokens-engine
 
-test-chart: $(READY) build/bin/helm ## the Helm chart, rendered and linted (downloads helm, 66 MB)
-	HELM=build/bin/helm $(BIN)/pytest tests/chart
+test-chart: $(READY) build/bin/helm build/types/.ready ## the Helm chart, rendered and linted (downloads helm, 66 MB; needs npm)
+	HELM=build/bin/helm UPSTREAM_TYPES=build/types $(BIN)/pytest tests/chart
+
+# Gateway API, KEDA and the Prometheus operator, as their Go types say
+build/types/.ready:
+	npm install --silent --no-audit --no-fund --prefix build/types @kubernetes-models/gateway-api@2.0.0 \
+		@kubernetes-models/keda@2.0.0 @kubernetes-models/prometheus-operator@6.0.0 typescript@5.9.3
+	@touch $@
 
 build/bin/helm: k8s/get_helm.py
 	$(BIN)/python k8s/get_helm.py build/bin

@@ -18,6 +18,7 @@ from tests.kubernetes.conftest import ROUTER
 from tests.support import kube
 from tests.support.control_plane import Cable
 from tests.support.discoveries import followed
+from tests.support.inference_pools import create_pool, define_pools, pool
 from tests.support.processes import until
 
 A, B, C = (f"http://10.0.0.{n}:8000" for n in (1, 2, 3))
@@ -25,23 +26,6 @@ RIGHTS = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [kube_api.POOL_GROUP], "resources": ["inferencepools"], "verbs": ["get"]},
 ]
-POOLS = {
-    "metadata": {
-        "name": f"inferencepools.{kube_api.POOL_GROUP}",
-        # this server lets nobody else define what belongs to Kubernetes
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs"},
-    },
-    "spec": {
-        "group": kube_api.POOL_GROUP, "scope": "Namespaced",
-        "names": {"plural": "inferencepools", "kind": "InferencePool"},
-        "versions": [{
-            "name": "v1", "served": True, "storage": True,
-            "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": True,
-            }},
-        }],
-    },
-}  # fmt: skip
 
 
 @dataclass
@@ -217,26 +201,14 @@ async def test_lost_rights_leave_the_replicas_and_regained_ones_are_used(plane, 
 
 
 async def test_an_inference_pool_selects_the_pods(plane, pods):
-    extensions = client.ApiextensionsV1Api(pods.api)
-    await extensions.create_custom_resource_definition(POOLS)
-    custom = client.CustomObjectsApi(pods.api)
-    where = (kube_api.POOL_GROUP, "v1", pods.namespace, "inferencepools")
-    body = {
-        "apiVersion": f"{kube_api.POOL_GROUP}/v1", "kind": "InferencePool",
-        "metadata": {"name": "pool"},
-        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]},
-    }  # fmt: skip
-
-    async def is_known():
-        try:
-            await custom.create_namespaced_custom_object(*where, body)
-        except client.ApiException as exc:
-            if exc.status != 404:
-                raise
-            return False
-        return True
-
-    await until(is_known)
+    await define_pools(pods.api)
+    made = await create_pool(pods.api, pods.namespace, pool("pool", unheard_of=1))
+    assert "unheard_of" not in made["spec"]
+    bad: list[dict[str, Any]] = [{"selector": {}}, {"targetPorts": []}]
+    for wrong in [*bad, {"targetPorts": [{"number": 0}]}]:
+        with pytest.raises(client.ApiException) as exc:
+            await create_pool(pods.api, pods.namespace, pool("wrong", **wrong))
+        assert exc.value.status == 422
 
     def select(api):
         return kube_api.selector_of_pool(api, pods.namespace, "pool")
