@@ -70,14 +70,14 @@ build-image: ## the image, built for real without a daemon, and run read-only (a
 build/kube/kube-apiserver:
 	tests/kubernetes/control_plane.sh build/kube
 
-build/image/image.json:
+build/image/image.json: deploy/Dockerfile constraints.txt pyproject.toml $(shell find router workers loadgen -type f -not -name '*.pyc')
 	$(MAKE) build-image
 
 # in a network of its own: nothing of it reaches this machine's
 test-kubernetes: $(READY) build/bin/helm build/kube/kube-apiserver build/image/image.json ## discovery and the chart on a real API server (as root; builds it first, 10 minutes)
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends etcd-server redis-server iproute2 >/dev/null
 	KUBE_BIN=$(CURDIR)/build/kube NODE_IMAGE=$(CURDIR)/build/image HELM=$(CURDIR)/build/bin/helm \
-		unshare --net --mount sh -c 'ip link set lo up && exec $(BIN)/pytest tests/kubernetes -s'
+		unshare --net --mount sh -c 'ip link set lo up && exec $(BIN)/pytest tests/kubernetes -s --timeout=180'
 
 bench-discovery: $(READY) ## CPU of watching 500 pods that keep changing
 	$(BIN)/python -m tests.bench.discovery

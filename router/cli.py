@@ -137,7 +137,8 @@ def _serve(args: argparse.Namespace) -> int:
     from router.log import configure
     from router.serve import run
 
-    configure(config.log.level, access_log=config.log.access)
+    told = config.log
+    configure(told.level, access_log=told.access, is_json=told.format == "json")
     if args.processes != 1:
         from router import processes
 

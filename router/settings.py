@@ -266,7 +266,10 @@ class LogSettings(Settings, frozen=True):
     """What is told: to stderr, and to a collector of traces."""
 
     level: Annotated[str, _doc("debug, info, warning or error.")] = "info"
-    access: Annotated[bool, _doc("One line of JSON per request.")] = False
+    format: Annotated[
+        Literal["text", "json"], _doc("text, for people; json: each line an object.")
+    ] = "text"
+    access: Annotated[bool, _doc("One line per request, its record as JSON.")] = False
     traces_to: Annotated[str | None, _doc("OTLP/HTTP URL of a collector; none: no traces.")] = None
     traces_share: Annotated[float, _doc("Of requests that come without a trace.", ge=0, le=1)] = 1.0
 

@@ -7,31 +7,23 @@ import pytest
 import yaml
 
 from router.cli import make_parser as router_parser
-from router.collectors import ReplicaSample
 from router.config import parse_config
-from router.metrics import Metrics
 from router.tenants import read_keys
 from tests.support.discoveries import followed, kube_world
-from tests.support.helm import CHART, EXAMPLES, ROOT, helm, helm_binary, render
+from tests.support.helm import CHART, EXAMPLES, ROOT, flags, helm, helm_binary, render
 from tests.support.processes import until
-from tests.support.prometheus import names_in
 from workers.cli import make_parser as worker_parser
 
 pytestmark = pytest.mark.skipif(helm_binary() is None, reason="needs helm (HELM or PATH)")
 VERSIONS = ("1.28", "1.33", "1.37")
 CUSTOM = {"ServiceMonitor", "PrometheusRule", "HTTPRoute", "ScaledObject"}
 BY_NAME = {path.stem: path for path in EXAMPLES}
-REPLICAS = [ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)]
 SOURCES = {"pods": "discovery.selector=app=vllm", "service": "discovery.service=vllm"}
 
 
 @pytest.fixture(params=EXAMPLES, ids=lambda path: path.stem)
 def rendered(request):
     return render("-f", str(request.param))
-
-
-def flags(*pairs):
-    return [part for pair in pairs for part in ("--set", pair)]
 
 
 @pytest.mark.parametrize("example", [None, *EXAMPLES], ids=lambda p: p.stem if p else "defaults")
@@ -231,27 +223,6 @@ def test_keys_may_be_a_secret_that_exists():
     assert {"secretName": "mine", "defaultMode": 0o440} in [v.get("secret") for v in volumes]
     assert parse_config(objects.config()).tenants.keys_file
     assert "401" in objects.one("Pod")["spec"]["containers"][0]["args"][0]
-
-
-def test_keda_scales_what_exists_by_metrics_that_exist():
-    more = ("--set-json", "autoscaling.keda.predictedTtftSeconds=1.5")
-    objects = render("-f", str(BY_NAME["keys-and-scaling"]), *more)
-    assert not objects.of("HorizontalPodAutoscaler")
-    names = {(t["kind"], t["metadata"]["name"]) for t in objects}
-    known = {family.name for family in Metrics(lambda: REPLICAS).registry.collect()}
-    scaled = objects.of("ScaledObject")
-    assert len(scaled) == 2
-    for thing in scaled:
-        target = thing["spec"]["scaleTargetRef"]
-        assert (target.get("kind", "Deployment"), target["name"]) in names
-        for trigger in thing["spec"]["triggers"]:
-            asked = names_in(trigger["metadata"]["query"])
-            assert asked
-            assert asked <= known
-            assert float(trigger["metadata"]["threshold"]) > 0
-    for workload in objects.workloads():
-        is_scaled = workload["metadata"]["name"] in {t["metadata"]["name"] for t in scaled}
-        assert ("replicas" in workload["spec"]) is not is_scaled
 
 
 def test_a_stateful_engine_has_a_claim_of_its_own():

@@ -36,6 +36,11 @@ def render(*flags: str) -> Objects:
     return Objects([thing for thing in yaml.safe_load_all(done.stdout) if thing])
 
 
+def flags(*pairs: str) -> list[str]:
+    """`--set` for each."""
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
 class Objects(list[dict[str, Any]]):
     def of(self, kind: str, name: str | None = None) -> list[dict[str, Any]]:
         return [t for t in self if t["kind"] == kind and name in (None, t["metadata"]["name"])]

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 BRIDGE: Final = "warmgate0"
@@ -72,6 +73,8 @@ class Sandbox:
     mounts: Mapping[str, Path]
     env: Mapping[str, str]
     process: subprocess.Popen[bytes] | None = None
+    _is_closed: bool = False
+    _closing: Lock = field(default_factory=Lock)
 
     @property
     def address(self) -> str:
@@ -139,11 +142,16 @@ class Sandbox:
             self.process.wait(within_s)
 
     def close(self) -> None:
-        self.signal(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait()
-        ip("netns", "del", self._netns)
-        shutil.rmtree(self.folder / "upper", ignore_errors=True)
+        """A second call, from whichever thread, waits for the first."""
+        with self._closing:
+            if self._is_closed:
+                return
+            self.signal(signal.SIGKILL)
+            if self.process is not None:
+                self.process.wait()
+            ip("netns", "del", self._netns)
+            shutil.rmtree(self.folder / "upper", ignore_errors=True)
+            self._is_closed = True
 
     @property
     def _netns(self) -> str:

@@ -97,7 +97,7 @@ app.kubernetes.io/component: engine
 {{- $_ := set $shared "prefix" (include "warmgate.name" .) -}}
 {{- $tenants := dict -}}
 {{- if include "warmgate.keysSecret" . -}}{{- $_ := set $tenants "keys_file" "/etc/warmgate-keys/keys.yaml" -}}{{- end -}}
-{{- $base := dict "tenants" $tenants "shared" $shared "listen" $listen "discovery" $discovery "index" $index "health" $health "log" (dict "access" true) -}}
+{{- $base := dict "tenants" $tenants "shared" $shared "listen" $listen "discovery" $discovery "index" $index "health" $health "log" (dict "access" true "format" "json") -}}
 {{- mustMergeOverwrite $base (deepCopy .Values.config) | toYaml -}}
 {{- end -}}
 
