@@ -60,13 +60,16 @@ _ALWAYS: Final = frozenset(
 def decode_batch(payload: bytes) -> EventBatch:
     """Unpack one batch. MalformedFrame if it is none."""
     try:
-        batch = msgpack.unpackb(payload, strict_map_key=False)
-        ts, raw_events, *rest = batch
-        events = [_decode_event(raw) for raw in raw_events]
+        raw = msgpack.unpackb(payload, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        raise MalformedFrame(f"no batch of KV events: {type(exc).__name__}: {exc}") from exc
+    try:
+        ts, raw_events, *rest = raw
+        events = [as_event(raw_event) for raw_event in raw_events]
         known = tuple(event for event in events if event is not None)
         rank = rest[0] if rest else None
         return EventBatch(float(ts), known, rank, len(events) - len(known))
-    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as exc:
+    except (ValueError, TypeError, KeyError, IndexError) as exc:
         raise MalformedFrame(f"no batch of KV events: {type(exc).__name__}: {exc}") from exc
 
 
@@ -125,7 +128,11 @@ def encode_replay(frame: Frame | None) -> list[bytes]:
     return [b"", *encode_frame(frame)]
 
 
-def _decode_event(raw: Any) -> Event | None:
+def as_event(raw: Any) -> Event | None:
+    """Unpacked values as an event; None if it is of a kind that we don't know.
+
+    TypeError, ValueError, LookupError: it is none.
+    """
     if type(raw) is dict and raw.get("type") == "BlockRemoved":  # most events, one per block
         return BlockRemoved(
             tuple(raw["block_hashes"]),

@@ -1,5 +1,7 @@
 """Whatever batch we write, in either form, is the batch that we read."""
 
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from router.blocks import (
     decode_batch,
     encode_batch,
 )
+from router.blocks.steps import EventReader
 from router.blocks.wire import decode_frame, decode_replay, encode_frame, encode_replay
 
 NAMES = st.none() | st.text(max_size=8)
@@ -73,6 +76,37 @@ def test_batches_survive_both_forms(batch, form):
 def test_frames_survive_publishing_and_replay(frame):
     assert decode_frame(encode_frame(frame)) == frame
     assert decode_replay(encode_replay(frame)) == frame
+
+
+@given(batch=BATCHES, form=st.sampled_from(Form), cut=st.none() | st.integers(0, 200))
+def test_decoding_in_steps_ends_as_decoding_in_one_go(batch, form, cut):
+    payload = encode_batch(batch, form)[:cut]
+    assert in_steps(payload) == in_one_go(payload)
+
+
+@given(payload=st.binary(max_size=60))
+def test_decoding_any_bytes_in_steps_ends_as_decoding_them_in_one_go(payload):
+    assert in_steps(payload) == in_one_go(payload)
+
+
+def in_one_go(payload: bytes) -> str:
+    """The events as text (two that are not a number differ), or "malformed"."""
+    try:
+        batch = decode_batch(payload)
+    except MalformedFrame:
+        return "malformed"
+    return repr((list(batch.events), batch.unknown_events))
+
+
+def in_steps(payload: bytes) -> str:
+    """The same, by way of the steps that only large batches are read in."""
+    reader = EventReader(payload)
+    try:
+        with patch("router.blocks.steps.SMALL_BYTES", -1):
+            events = [event for event in reader if event is not None]
+    except MalformedFrame:
+        return "malformed"
+    return repr((events, reader.unknown_events))
 
 
 @given(payload=st.binary(max_size=60))
