@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
 from router.blocks import prefix_seed
@@ -27,8 +28,7 @@ from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """Where one generation goes, and its claim on the replica that serves it.
 
     A `with` block: the claim starts with the plan and ends with the block. `move` takes it along
@@ -48,7 +48,7 @@ class Plan:
     """How long it waited in the router for a replica that could start it."""
     answer_tokens: int | None = None
     """How long the answer was, once usage has told."""
-    _claim: Claim | None = field(default=None, init=False)
+    _claim: Claim | None = None
 
     def __enter__(self) -> Self:
         return self

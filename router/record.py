@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 
+from msgspec import Struct
+
 from router.errors import RouterError
 
 
@@ -21,8 +23,7 @@ class Outcome(StrEnum):
     INTERNAL_ERROR = "internal_error"
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(Struct):
     """What happened to one request. Never prompt text, never keys. Times in ms, sizes in tokens.
 
     `predicted_hit_tokens` is what the index promised for the replica that answered,
@@ -79,8 +80,7 @@ class Accounts:
         return Account(self, RequestRecord(request_id, self.clock()))
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """The `with` block of one request."""
 
     accounts: Accounts

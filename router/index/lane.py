@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from router.blocks import BlockHash
 from router.index.load import Load
 from router.index.residency import Residency
@@ -16,8 +18,7 @@ SAME_STEP: Final = 0.1
 """First tokens that follow within a tenth of the time that a step took are of the same step."""
 
 
-@dataclass(slots=True, eq=False)
-class Reservation:
+class Reservation(Struct, eq=False):
     """One request's claim on one replica. `cost_ms`: prefill time that was predicted for it.
 
     A reply that isn't streamed shows no first token: `silent` ones count as computed when their

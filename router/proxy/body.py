@@ -134,12 +134,11 @@ def body_of(head: Head) -> Body:
 
 
 def whole_chunks(data: bytes, ending: bytes) -> int:
-    """How many leading bytes of `data` are whole plain chunks whose payloads end in `ending`.
+    """How many leading bytes of `data` are whole plain chunks whose raw bytes end so.
 
     `data` must begin between chunks. Stops before the last (empty) chunk. Those bytes may be passed
     on as they are: this is the work done per event of a stream.
     """
-    ending += b"\r\n"
     total = len(data)
     if data.endswith(ending) and 0 < (start := data.find(b"\r\n", 0, 10)) <= _MAX_SIZE_DIGITS:
         # one chunk, one event: what an engine that isn't hurried sends

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from router.errors import (
     ReplicaFailed,
@@ -27,9 +28,7 @@ _REFUSALS = frozenset((429, 502, 503, 504))
 _JSON = b"application/json"
 
 
-# not frozen: one is made per request, see Head
-@dataclass(slots=True)
-class Errand:
+class Errand(Struct):
     """What stays the same over all tries of one request."""
 
     client: Client
@@ -63,7 +62,6 @@ class Exchange:
         "_is_paused",
         "_splice",
         "_started_at",
-        "_timer",
         "_turn",
         "_upstream",
         "failure",
@@ -95,7 +93,6 @@ class Exchange:
         self._body: Body
         self._upstream: Upstream
         self._turn: asyncio.Future[None]
-        self._timer: asyncio.TimerHandle
 
     @property
     def splice(self) -> Splice | None:
@@ -107,8 +104,8 @@ class Exchange:
         loop = asyncio.get_running_loop()
         self._upstream = upstream
         limits = self._errand.limits
-        self._watch_later(min(limits.first_byte_timeout_s, limits.idle_timeout_s))
-        upstream.begin(self, head, body)
+        look_s = min(limits.first_byte_timeout_s, limits.idle_timeout_s)
+        upstream.begin(self, head, body, look_s)
         try:
             while not self.is_over:
                 self._turn = loop.create_future()
@@ -116,7 +113,6 @@ class Exchange:
                 if self._is_paused and not self.is_over:
                     await self._let_client_read()
         finally:
-            self._timer.cancel()
             upstream.leave()
 
     def received(self, data: bytes) -> None:
@@ -264,10 +260,7 @@ class Exchange:
         if not self.is_over:
             self._upstream.resume_reading()
 
-    def _watch_later(self, delay_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._watch)
-
-    def _watch(self) -> None:
+    def look(self) -> float:
         """Look at the time now and then, rather than set a timer per event."""
         limits = self._errand.limits
         now = self._clock()
@@ -277,7 +270,6 @@ class Exchange:
             ends_at = self._heard_at + limits.idle_timeout_s
         else:
             ends_at = self._started_at + limits.first_byte_timeout_s
-        if now < ends_at:
-            self._watch_later(min(ends_at - now, limits.idle_timeout_s))
-        else:
+        if now >= ends_at:
             self._fail(ReplicaTimeout(f"replica {self.replica.id} sent nothing in time"))
+        return min(ends_at - now, limits.idle_timeout_s)

@@ -1,7 +1,8 @@
 """The head of an engine's reply: parsed strictly, for lenience is how replies get split."""
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 _HEAD = re.compile(
     rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n"
@@ -27,9 +28,7 @@ class BadReply(Exception):
     """Bytes that are no HTTP/1.1 reply, or whose length can be read in two ways."""
 
 
-# not frozen: setting the fields of a frozen one costs a microsecond per request
-@dataclass(slots=True)
-class Head:
+class Head(Struct):
     """Status line and headers. `length` and `is_chunked` frame the body.
 
     Neither: the body ends with the connection. `lines`: each header's lower-case name and its line

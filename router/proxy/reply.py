@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec import Struct
+
 from router.errors import RouterError
 from router.openai.usage import Usage
 from router.proxy.headers import Ours
@@ -47,8 +49,7 @@ class Outcome(StrEnum):
     REPLICA_ERROR = "replica_error"
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(Struct):
     """The report on one request. Times are of the forwarder's clock.
 
     `blames_replica`: it died after the first byte or answered with an error that is no client's

@@ -155,7 +155,7 @@ class EventSplice:
         self._has_token = False
         # between chunks and between events: the next chunks may pass as they are
         self._is_aligned = False
-        self._ending = b"\n\n"
+        self._ending = b"\n\n\r\n"
 
     @property
     def has_begun(self) -> bool:
@@ -164,9 +164,16 @@ class EventSplice:
 
     def feed(self, data: bytes) -> None:
         if self._is_aligned:
-            data = self._pass_chunks(data)
-            if not data:
+            # the path that nearly every event takes
+            end = whole_chunks(data, self._ending)
+            if end == len(data):
+                self._tail.add(data)
+                self._client.send_raw(data)
                 return
+            if end:
+                self._tail.add(data[:end])
+                self._client.send_raw(data[:end])
+                data = data[end:]
         self._pending += self._body.decode(data)
         if not self._has_token:
             self._look()
@@ -204,18 +211,6 @@ class EventSplice:
 
     def blames_client(self) -> bool:
         return self._tail.blames_client()
-
-    def _pass_chunks(self, data: bytes) -> bytes:
-        """The path that nearly every event takes. Returns what it could not pass."""
-        end = whole_chunks(data, self._ending)
-        if end == len(data):
-            self._tail.add(data)
-            self._client.send_raw(data)
-            return b""
-        if end:
-            self._tail.add(data[:end])
-            self._client.send_raw(data[:end])
-        return data[end:]
 
     def _look(self) -> None:
         """Look for the first token in the events that came; pass comments on, they are a pulse."""
@@ -256,7 +251,8 @@ class EventSplice:
             self._is_torn = True
             end = len(pending)
         if end:
-            self._ending = b"\r\n\r\n" if pending.endswith(b"\r\n\r\n", 0, end) else b"\n\n"
+            is_crlf = pending.endswith(b"\r\n\r\n", 0, end)
+            self._ending = b"\r\n\r\n\r\n" if is_crlf else b"\n\n\r\n"
             self._send_pending(end)
         self._searched = len(pending)
 

@@ -20,11 +20,23 @@ class Reader(Protocol):
     def refused(self) -> None:
         """The engine takes no new connections: it has stopped, or is about to."""
 
+    def look(self) -> float:
+        """Time has passed. Returns in how many seconds to look again, at the latest."""
+
 
 class Upstream(asyncio.Protocol):
     """Carries one exchange at a time. `is_clean`: the last one left nothing behind."""
 
-    __slots__ = ("_on_lost", "_reader", "_transport", "idle_since", "is_clean", "is_reused", "url")
+    __slots__ = (
+        "_on_lost",
+        "_reader",
+        "_timer",
+        "_transport",
+        "idle_since",
+        "is_clean",
+        "is_reused",
+        "url",
+    )
 
     def __init__(self, url: str, on_lost: Callable[["Upstream"], None]) -> None:
         self.url = url
@@ -32,6 +44,7 @@ class Upstream(asyncio.Protocol):
         self.is_reused = False
         self.is_clean = False
         self._reader: Reader | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self._on_lost = on_lost
 
@@ -43,9 +56,15 @@ class Upstream(asyncio.Protocol):
             self.is_clean and not transport.is_closing() and not transport.get_write_buffer_size()
         )
 
-    def begin(self, reader: Reader, head: bytes, body: bytes) -> None:
-        """Send a request; its reply goes to `reader` until `leave`."""
+    def begin(self, reader: Reader, head: bytes, body: bytes, look_s: float) -> None:
+        """Send a request; its reply goes to `reader` until `leave`.
+
+        It looks at the time in `look_s` or before: a timer that an earlier reader left behind may
+        serve the next ones, rather than that each sets its own.
+        """
         self._reader = reader
+        if self._timer is None:
+            self._look_later(look_s)
         self.is_clean = False
         if len(body) <= _JOINED_BYTES:
             self._transport.write(head + body)
@@ -84,6 +103,18 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_clean = False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._reader is not None:
             self._reader.lost(exc)
         self._on_lost(self)
+
+    def _look_later(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if (reader := self._reader) is not None:
+            delay_s = reader.look()
+            if self._reader is not None:
+                self._look_later(delay_s)

@@ -88,8 +88,7 @@ class Choice(Struct, frozen=True):
         return replace(self, decision=replace(self.decision, replicas=(owner,), reason=Reason.KEPT))
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(Struct, eq=False):
     """One request's hold on one replica, from the choice to the end of the reply."""
 
     choice: Choice

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import cProfile
+import gc
 import json
 import pstats
 import sys
@@ -26,6 +27,7 @@ from router.gateway.app import build_server
 from router.gateway.limits import EdgeLimits
 from router.proxy.upstream import Upstream
 from router.runtime import Runtime
+from router.serve import GARBAGE_EVERY
 from tests.bench import peers, relay_backend
 from tests.bench.relay import free_port, running, wait_for
 
@@ -172,6 +174,8 @@ async def measure(arguments: argparse.Namespace, counts: list[int]) -> None:
         # the connection's own task begins to wait
         await asyncio.sleep(0)
         await driver.ask(len(requests) * 2)
+        gc.set_threshold(*GARBAGE_EVERY)
+        gc.freeze()
         print(driver.last[:600].decode(errors="replace"))
         if arguments.profile:
             profile = cProfile.Profile()

@@ -76,9 +76,9 @@ def test_only_an_unframed_body_may_end_with_the_connection():
 
 def test_whole_chunks_that_end_an_event_are_counted():
     one, two = chunk(b"data: 1\n\n"), chunk(b"data: 2\n\n")
-    assert whole_chunks(one + two, b"\n\n") == len(one + two)
-    assert whole_chunks(one + two[:-1], b"\n\n") == len(one)
-    assert whole_chunks(one + b"0\r\n\r\n", b"\n\n") == len(one)
+    assert whole_chunks(one + two, b"\n\n\r\n") == len(one + two)
+    assert whole_chunks(one + two[:-1], b"\n\n\r\n") == len(one)
+    assert whole_chunks(one + b"0\r\n\r\n", b"\n\n\r\n") == len(one)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_whole_chunks_that_end_an_event_are_counted():
     ],
 )
 def test_anything_else_is_left_to_the_decoder(raw):
-    assert whole_chunks(raw, b"\n\n") == 0
+    assert whole_chunks(raw, b"\n\n\r\n") == 0
