@@ -151,10 +151,9 @@ class Planner:
             tokens, failure = await self._tokenize(generation)
         choice, queued_ms = await self._choose(generation, tokens, tenant)
         self.shadows.observe(choice)
-        by_id = {member.id: member.replica for member in self.pool}
         plan = Plan(
             choice=choice,
-            replicas=tuple(by_id[replica_id] for replica_id in choice.decision.replicas),
+            replicas=self._replicas(choice),
             tokenize_failure=failure,
             stream=generation.stream,
             generation=generation,
@@ -184,6 +183,10 @@ class Planner:
         began = self.chooser.clock()
         choice = await self.queue.wait(generation.model, tenant, look)
         return choice, (self.chooser.clock() - began) * 1e3
+
+    def _replicas(self, choice: Choice) -> tuple[Replica, ...]:
+        members = map(self.pool.get, choice.decision.replicas)
+        return tuple([member.replica for member in members if member is not None])
 
     async def explain(self, generation: Generation) -> tuple[Choice, str]:
         """Where it would go now, and why tokenizing failed if it did. Nothing is booked.

@@ -17,6 +17,7 @@ from router.gateway.limits import EdgeLimits
 from router.gateway.quick import QuickRequest
 from router.gateway.server import EdgeServer
 from router.gateway.shadow import DebugShadow
+from router.proxy.reply import Reply
 from router.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ GENERATION_PATHS: Final = (
 """Bodies with a `model`. Those with a prompt that we can tokenize go where its prefix is."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Quick = Callable[[QuickRequest, str, Mapping[str, str]], Awaitable[bool]]
+Quick = Callable[[QuickRequest, str, Mapping[str, str]], Awaitable[Reply]]
 Routes = Mapping[str, Mapping[str, Handler]]
 _SANE_ID = re.compile(r"[!-~]{1,128}")
 
@@ -118,7 +119,7 @@ class Gateway:
         request_id = request_id_of(request.headers)
         cors = self._cors.headers(request.headers)
         try:
-            return await self._quick(request, request_id, cors)
+            return (await self._quick(request, request_id, cors)).keeps_alive
         except RouterError as exc:
             error = exc
         except ConnectionError:

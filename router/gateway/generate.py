@@ -1,6 +1,6 @@
 """The life of a request, from top to bottom."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from aiohttp import web
 
@@ -35,13 +35,14 @@ class Generate:
             reply.status, keeps_alive=reply.keeps_alive, bytes_sent=reply.bytes_sent
         )
 
-    async def quick(self, request: QuickRequest, request_id: str, extra: Mapping[str, str]) -> bool:
-        """Whether the client's connection may carry another request."""
+    def quick(
+        self, request: QuickRequest, request_id: str, extra: Mapping[str, str]
+    ) -> Coroutine[None, None, Reply]:
+        """`serve` of a quick request."""
         timeout_s = self._limits.body_timeout_s
-        reply = await self.serve(
+        return self.serve(
             request, request_id, extra, lambda: request.body(timeout_s), request.head.sent
         )
-        return reply.keeps_alive
 
     async def serve(
         self,

@@ -97,21 +97,22 @@ def _read(body: bytes) -> GenerationFields:
 
 
 def _model(fields: GenerationFields) -> str:
+    model = field.text(fields.model)
+    if model is not None and not model.isspace():
+        return model
     if not field.is_given(fields.model):
         raise InvalidRequest("'model' is missing. Name one of the models that /v1/models lists.")
-    model = field.text(fields.model)
-    if model is None or not model.strip():
-        raise InvalidRequest("'model' must be a string that is not empty.")
-    return model
+    raise InvalidRequest("'model' must be a string that is not empty.")
 
 
 def _require_prompt(kind: Kind, fields: GenerationFields) -> None:
     if kind is Kind.CHAT:
+        if field.starts_with(fields.messages, b"["):
+            return
         if not field.is_given(fields.messages):
             raise InvalidRequest("'messages' is missing. Send a list of chat messages.")
-        if not field.starts_with(fields.messages, b"["):
-            raise InvalidRequest("'messages' must be a list of chat messages.")
-    elif kind is Kind.COMPLETION:
+        raise InvalidRequest("'messages' must be a list of chat messages.")
+    if kind is Kind.COMPLETION:
         if field.is_given(fields.prompt_embeds):
             return
         if not field.is_given(fields.prompt):

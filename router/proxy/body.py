@@ -29,17 +29,21 @@ class Body(Protocol):
 class FixedBody:
     """Content-Length bytes."""
 
+    __slots__ = ("_left", "has_excess", "is_whole")
+
     def __init__(self, length: int) -> None:
         self._left = length
         self.is_whole = length == 0
         self.has_excess = False
 
     def decode(self, data: bytes) -> bytes:
-        if len(data) > self._left:
+        left = self._left - len(data)
+        if left < 0:
             self.has_excess = True
-            data = data[: self._left]
-        self._left -= len(data)
-        self.is_whole = self._left == 0
+            data = data[:left]
+            left = 0
+        self._left = left
+        self.is_whole = left == 0
         return data
 
     def ends_with_connection(self) -> bool:

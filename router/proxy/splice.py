@@ -80,25 +80,27 @@ class PlainSplice:
         self._opener = opener
         self._length = head.length
         self._held_bytes = held_bytes
-        self._held: bytearray | None = bytearray()
+        self._held: bytes | None = b""
         self._early: Usage | None = None
         self._is_failure = head.status >= 500
-        self._tail = Tail(tail_bytes)
+        self._tail_bytes = tail_bytes
+        self._tail: Tail | None = None
 
     @property
     def has_begun(self) -> bool:
         return self._held is None or bool(self._held)
 
     def feed(self, data: bytes) -> None:
-        payload = self._body.decode(data)
+        body = self._body
+        payload = body.decode(data)
         if self._held is None:
-            self._tail.add(payload)
+            self._keep(payload)
             self._client.send(payload)
         else:
             self._held += payload
-            if self._body.is_whole or len(self._held) > self._held_bytes:
-                self._release(bytes(self._held))
-        if self._body.is_whole:
+            if body.is_whole or len(self._held) > self._held_bytes:
+                self._release(self._held)
+        if body.is_whole:
             self.is_whole = True
             self._client.end()
 
@@ -112,13 +114,19 @@ class PlainSplice:
         self._client.break_off()
 
     def usage(self) -> Usage | None:
-        return self._tail.usage() or self._early
+        late = None if self._tail is None else self._tail.usage()
+        return late or self._early
 
     def holds_error(self) -> bool:
         return False
 
     def blames_client(self) -> bool:
-        return self._tail.blames_client()
+        return self._tail is not None and self._tail.blames_client()
+
+    def _keep(self, payload: bytes) -> None:
+        if self._tail is None:
+            self._tail = Tail(self._tail_bytes)
+        self._tail.add(payload)
 
     def _release(self, held: bytes) -> None:
         if self._body.is_whole and is_aborted(held):
@@ -126,7 +134,7 @@ class PlainSplice:
         self._held = None
         self._early = find_usage(held)
         if self._is_failure:
-            self._tail.add(held)
+            self._keep(held)
         self._opener.open(len(held) if self._body.is_whole else self._length)
         self._opener.first_byte(held)
         self._client.send(held)
