@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from router.collectors import TokenizerSample
 from router.openai.generation import Generation
 from router.tokens.block_memo import BlockMemo
-from router.tokens.fallback import ByModel, FallbackTokenizer
+from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits
 from router.tokens.local import EngineFlags, Limits, LocalTokenizer
 from router.tokens.protocol import Tokenizer
@@ -128,6 +128,9 @@ def assemble(
     """
     distinct: list[tuple[ModelSource, JudgedTokenizer]] = []
     judged: dict[str | None, JudgedTokenizer] = {}
+    if isinstance(engine, NullTokenizer):
+        # nobody to compare with
+        judge = replace(judge, share=0.0, probation=0)
     share = limits.share_memo(len(sources) + 2)  # the engine's answers and the block hashes too
     for model, source in sources.items():
         known = next((made for same, made in distinct if same == source), None)
