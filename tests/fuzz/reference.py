@@ -21,16 +21,17 @@ REFUSAL = b"can be read in one way only"
 class Verdict:
     """`heads`: requests whose head is good, before the first fault; `is_refused`: there is one.
 
-    `is_tunnel`: what follows one of them is no HTTP, so that nothing can be said of it.
+    `is_unsure`: nothing can be said of what follows one of them: it is no HTTP, or the parser
+    waits for somebody to read what a compressed body expands to.
     """
 
     heads: int
     is_refused: bool = False
-    is_tunnel: bool = False
+    is_unsure: bool = False
 
     def disagreement(self, raw: bytes) -> str | None:
         """What a listener that said `raw` has read differently, None if nothing."""
-        if self.is_tunnel:
+        if self.is_unsure:
             return None
         raw = _until_closed(raw)
         oks = raw.count(b"HTTP/1.1 200 ") + raw.count(b"HTTP/1.0 200 ")
@@ -62,7 +63,8 @@ def judge(data: bytes) -> Verdict:
         messages, is_tunnel, _ = _parser().feed_data(data)
     except HttpProcessingError:
         return Verdict(_heads_before_the_fault(data), is_refused=True)
-    return Verdict(len(messages), is_tunnel=is_tunnel)
+    waits = any(message.compression and not body.is_eof() for message, body in messages[-1:])
+    return Verdict(len(messages), is_unsure=is_tunnel or waits)
 
 
 def messages_of(data: bytes) -> list[tuple[RawRequestMessage, bytes | None]]:
