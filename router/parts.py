@@ -21,6 +21,7 @@ from router.events.silence import Silence
 from router.events.sources import DialSources, choose_sources
 from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
+from router.index.moved import Moved
 from router.index.reservations import NoSiblings, Reservations, Siblings
 from router.index.tiers import TieredIndex
 from router.metrics import Metrics
@@ -151,7 +152,8 @@ def peers(
             raise ConfigError(f"shared.url: {exc}") from exc
     group = settings.board or ""
     is_shared = settings.url is not None
-    return Peers(secrets.token_hex(8), store, reservations, clock, times, is_shared, group)
+    moved = Moved(settings.sessions_ttl_s, settings.max_sessions)
+    return Peers(secrets.token_hex(8), store, reservations, clock, times, is_shared, group, moved)
 
 
 def siblings(

@@ -224,6 +224,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         Chooser(
             *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             beyond=index.beyond,
+            moved=peers.moved,
         ),
         routing_parts.queue(config.routing, clock, metrics),
         lambda response_id: runtime.owners.find(response_id),

@@ -193,6 +193,10 @@ class SharedSettings(Settings, frozen=True):
     max_responses: Annotated[
         int, _doc("Stored responses whose replica this router remembers itself.", ge=1)
     ] = 100_000
+    sessions_ttl_s: Annotated[
+        Seconds, _doc("So long it is known where a session was moved to.", gt=0)
+    ] = 600.0
+    max_sessions: Annotated[int, _doc("Moved sessions that this router remembers.", ge=1)] = 100_000
     snapshot_max_bytes: Annotated[
         int,
         _doc("Most of the index that is kept there for routers that start; 0: nothing.", ge=0),

@@ -13,15 +13,18 @@ from msgspec.structs import replace
 
 from router.blocks import BlockHash
 from router.index.load import RECENT_WINDOW_MS
+from router.index.moved import Moved
 from router.index.protocol import PrefixIndex
 from router.index.reservations import Reservation, Reservations
 from router.index.tiers import Load, Loads
 from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
-from router.routing.decision import Decision, Reason
+from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
+from router.routing.loading import loading
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
+from router.routing.ring import Ring
 from router.routing.ttft import Sample, Speeds
 
 RING_BLOCKS: Final = 8
@@ -134,6 +137,8 @@ class Chooser:
     """What slower tiers add to a match; see `TieredIndex.beyond`."""
     cache_tokens: dict[ReplicaId, int] = field(default_factory=dict)
     """How large each replica's cache is, where it has said so."""
+    moved: Moved = field(default_factory=Moved)
+    _ring: Ring = field(default_factory=Ring)
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left. What the index knows of it is the index's own to forget."""
@@ -145,7 +150,9 @@ class Chooser:
     def consider(self, ask: Ask, contenders: Sequence[Contender]) -> Choice:
         """Where this would go, and why. No side effect but a policy's own turn."""
         candidates = self._candidates(ask, contenders)
-        query = RouteQuery(ask.prompt_tokens, _ring_key(ask, contenders, candidates))
+        moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
+        ring_key = _ring_key(ask, contenders, candidates)
+        query = RouteQuery(ask.prompt_tokens, ring_key, moved_to)
         return Choice(
             query=query,
             decision=self.policy.rank(query, candidates),
@@ -173,9 +180,17 @@ class Chooser:
             is_lesson=prompt_tokens > 0 and candidate.full <= BUSIEST and not silent,
         )
         self.reservations.take(reservation)
+        self._note_move(choice, replica_id, reservation.booked_at)
         if self.policy.uses_history:
             self.history.routed(replica_id, contender.prefix.hashes)
         return Claim(choice, reservation, self)
+
+    def _note_move(self, choice: Choice, replica_id: ReplicaId, now: float) -> None:
+        session = choice.ask.session
+        if session is None or choice.decision.reason in HOMELESS:
+            return
+        if replica_id != self._ring.order(session, choice.candidates, choice.query.moved_to)[0]:
+            self.moved.note(session, replica_id, now)
 
     def _candidates(self, ask: Ask, contenders: Sequence[Contender]) -> list[Candidate]:
         # before what is coming: another process may choose in between, and whoever saw its load
@@ -258,7 +273,7 @@ class _Holdings(Struct, frozen=True, gc=False):
         end, load_ms = near, 0.0
         parts = self.tiers.get(replica_id, ())
         if parts:
-            end, load_ms = _loading(parts, held, near, size)
+            end, load_ms = loading(parts, held, near, size)
         tokens = min(end * size, most)
         loaded = tokens - min(near * size, most)
         return _Hit(min(held * size, most), tokens, loaded, coming * size, load_ms, parts)
@@ -266,18 +281,6 @@ class _Holdings(Struct, frozen=True, gc=False):
 
 NO_HIT: Final = _Hit()
 NO_HOLDINGS: Final = _Holdings({}, {}, {}, frozenset(), 0, 0)
-
-
-def _loading(parts: Sequence[Load], held: int, near: int, block_size: int) -> tuple[int, float]:
-    """Where a hit ends that slower tiers add to, in blocks, and how long loading them takes, in ms.
-
-    `parts` begin behind `held` blocks; of them, those up to `near` need not be loaded.
-    """
-    end, load_ms = held, 0.0
-    for part in parts:
-        first, end = max(end, near), end + part.blocks
-        load_ms += max(0, end - first) * block_size * part.ms_per_token
-    return max(near, end), load_ms
 
 
 def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -25,6 +26,10 @@ class Reason(StrEnum):
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"
     RANDOM = "random"
+
+
+HOMELESS: Final = frozenset((Reason.LEAST_LOADED, Reason.ROUND_ROBIN, Reason.RANDOM, Reason.KEPT))
+"""Policies that give sessions no home move none; nor does what only one replica can answer."""
 
 
 class Decision(Struct, frozen=True):

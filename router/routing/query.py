@@ -10,11 +10,13 @@ from router.routing.ttft import Ttft
 class RouteQuery(Struct, frozen=True, gc=False):
     """One prompt. `ring_key`: what consistent hashing is over (its session, else its beginning).
 
-    `prompt_tokens` is 0 when the prompt could not be tokenized.
+    `prompt_tokens` is 0 when the prompt could not be tokenized. `moved_to`: where its session went
+    when it was moved away from where consistent hashing has it.
     """
 
     prompt_tokens: int
     ring_key: str
+    moved_to: ReplicaId | None = None
 
 
 class Candidate(Struct, frozen=True, gc=False):

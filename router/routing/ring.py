@@ -22,9 +22,22 @@ class Ring:
     def __init__(self) -> None:
         self._seeds: dict[ReplicaId, int] = {}
 
-    def order(self, key: str, replicas: Collection[ReplicaId]) -> list[ReplicaId]:
-        """All of `replicas`, the key's home first, then where its keys go if that is away."""
-        weights, name = {}, key.encode()
+    def order(
+        self, key: str, replicas: Collection[ReplicaId], moved_to: ReplicaId | None = None
+    ) -> list[ReplicaId]:
+        """All of `replicas`, the key's home first, then where its keys go if that is away.
+
+        `moved_to`: its home since it was moved.
+        """
+        order = self._order(key, replicas)
+        if moved_to is not None and moved_to in order:
+            order.remove(moved_to)
+            order.insert(0, moved_to)
+        return order
+
+    def _order(self, key: str, replicas: Collection[ReplicaId]) -> list[ReplicaId]:
+        # a session's name may hold bytes that are no text
+        weights, name = {}, key.encode("utf-8", "surrogatepass")
         for replica_id in replicas:
             seed = self._seeds.get(replica_id)
             if seed is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from router.shared.protocol import Exchange
+from router.shared.protocol import Exchange, Notes
 
 
 @dataclass(slots=True)
@@ -12,6 +12,7 @@ class MemoryStore:
 
     clock: Callable[[], float]
     _reports: dict[str, tuple[float, bytes]] = field(default_factory=dict)
+    _notes: list[bytes] = field(default_factory=list)
 
     async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
         now = self.clock()
@@ -20,6 +21,11 @@ class MemoryStore:
         self._reports[router_id] = (now + ttl_s, report)
         others = {i: data for i, (_, data) in self._reports.items() if i != router_id}
         return Exchange(others, was_known)
+
+    async def trade(self, note: bytes | None, since: str, ttl_s: float) -> Notes:
+        if note is not None:
+            self._notes.append(note)
+        return Notes(self._notes[int(since) :], str(len(self._notes)))
 
     async def leave(self, router_id: str) -> None:
         self._reports.pop(router_id, None)

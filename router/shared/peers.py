@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from router.collectors import SharedSample
+from router.index.moved import Moved
 from router.index.reservations import Reservations
 from router.index.told import Told
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
-from router.shared.report import Report, decode_report, encode_report
+from router.shared.report import Report, decode_moves, decode_report, encode_moves, encode_report
 from router.supervise import Work
 
 log = logging.getLogger(__name__)
+
+
+MOVES_AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,14 @@ class Peers:
     times: PeerTimes = PeerTimes()
     is_shared: bool = True
     group: str = ""
+    moved: Moved = field(default_factory=Moved)
     state: StoreState = StoreState.OFF
     failures: Counter[str] = field(default_factory=Counter)
     wipes: int = 0
     _number: int = 0
     _reported_at: float | None = None
+    _since: str = "0"
+    _is_mute: bool = False
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
     @property
@@ -96,7 +103,28 @@ class Peers:
             self._note_wipe(was_known=got.was_known)
             self._hear(got.others)
             self._enter(StoreState.OK, f"{self.routers} routers")
+            await self._trade()
         self._apply()
+
+    async def _trade(self) -> None:
+        """Tell of sessions that were moved, and hear of others'. A store that can't do that, by its
+        version or by what it lets us do, is good enough for load."""
+        moves = self.moved.untold(MOVES_AT_ONCE)
+        note = encode_moves(self.router_id, moves) if moves else None
+        try:
+            got = await self.store.trade(note, self._since, self.moved.ttl_s)
+        except StoreFailed as exc:
+            self.failures[exc.state] += 1
+            if not self._is_mute:
+                log.warning("routers don't hear of moved sessions: %s", exc)
+            self._is_mute = True
+            return
+        self._is_mute, self._since = False, got.last
+        self.moved.told(moves)
+        for data in got.notes:
+            found = decode_moves(data)
+            if found is not None and found.router_id != self.router_id:
+                self.moved.hear(found.moves, self.clock())
 
     async def leave(self) -> None:
         """Say goodbye, if anyone listens, and close."""

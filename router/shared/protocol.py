@@ -1,6 +1,6 @@
 """What routers need of whatever they share, and how it can fail them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -33,11 +33,24 @@ class Exchange:
     was_known: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What routers noted since, the oldest first, and where to go on."""
+
+    notes: Sequence[bytes]
+    last: str
+
+
 class SharedStore(Protocol):
     """Small reports of routers, each kept for a time. Every method raises StoreFailed."""
 
     async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
         """Leave ours for `ttl_s`, take all others': one round trip."""
+
+    async def trade(self, note: bytes | None, since: str, ttl_s: float) -> Notes:
+        """Leave a note, if there is one, and take all that came after `since`, ours too; "0": all.
+        One round trip. Of very many notes the oldest are gone, and only some come at once.
+        """
 
     async def leave(self, router_id: str) -> None:
         """This router goes: its report is nobody's any more. Unknown ids are no error."""

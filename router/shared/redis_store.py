@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from redis import exceptions as redis_errors
 
-from router.shared.protocol import Exchange, StoreFailed, StoreState
+from router.shared.protocol import Exchange, Notes, StoreFailed, StoreState
 
 VERSION: Final = "v1"
 """Part of every key. Reports can grow under one version; another meaning takes another."""
@@ -42,6 +42,19 @@ return {known, others}
 """
 
 
+NOTES: Final = 2000
+"""Notes that are kept, about."""
+NOTES_AT_ONCE: Final = 200
+
+_TRADE: Final = """
+if ARGV[1] ~= '' then
+  redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'n', ARGV[1])
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+end
+return redis.call('XRANGE', KEYS[1], '(' .. ARGV[2], '+', 'COUNT', ARGV[5])
+"""
+
+
 @dataclass(slots=True)
 class RedisStore:
     """`client`: of `connect`. Keys are `{prefix}:v1:…`: braces keep them on one Cluster node."""
@@ -58,6 +71,12 @@ class RedisStore:
         known, flat = await self.run(_EXCHANGE, [self.key("routers")], *values)
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return Exchange({name.decode("utf-8", "replace"): r for name, r in pairs}, bool(known))
+
+    async def trade(self, note: bytes | None, since: str, ttl_s: float) -> Notes:
+        values = (note or b"", since, round(ttl_s * 1e3), NOTES, NOTES_AT_ONCE)
+        rows = await self.run(_TRADE, [self.key("moves")], *values)
+        last = rows[-1][0].decode() if rows else since
+        return Notes([fields[1] for _, fields in rows], last)
 
     async def leave(self, router_id: str) -> None:
         script = "return redis.call('HDEL', KEYS[1], ARGV[1])"

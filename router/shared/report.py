@@ -1,8 +1,11 @@
 """What a router tells the others: msgpack arrays, to which later versions append."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from router.index.load import Load
+from router.index.moved import Move
 from router.replicas import ReplicaId
 
 
@@ -39,6 +42,28 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     number: int
     loads: tuple[ReplicaReport, ...] = ()
     group: str = ""
+
+
+class Moves(msgspec.Struct, frozen=True, array_like=True):
+    """Sessions that a router has moved: (key, new home) each."""
+
+    router_id: str
+    moves: tuple[Move, ...] = ()
+
+
+_moves_decoder = msgspec.msgpack.Decoder(Moves)
+
+
+def encode_moves(router_id: str, moves: Sequence[Move]) -> bytes:
+    return msgspec.msgpack.encode(Moves(router_id, tuple(moves)))
+
+
+def decode_moves(data: bytes) -> Moves | None:
+    """None for what isn't it."""
+    try:
+        return _moves_decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
 
 
 _decoder = msgspec.msgpack.Decoder(Report)

@@ -42,7 +42,7 @@ class CacheAware:
         equal = [i for i, cost in costs.items() if cost <= limit]
         if len(equal) > 1:
             crowds = _crowds(candidates, equal)
-            equal = self._ring.order(query.ring_key, equal)
+            equal = self._ring.order(query.ring_key, equal, query.moved_to)
             equal.sort(key=crowds.__getitem__)
         dearer = sorted([(cost, i) for i, cost in costs.items() if cost > limit])
         order = (*equal, *[replica_id for _, replica_id in dearer])

@@ -18,4 +18,5 @@ class Session:
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
         ids = [candidate.replica_id for candidate in candidates]
-        return Decision(tuple(self._ring.order(query.ring_key, ids)), Reason.SESSION)
+        order = self._ring.order(query.ring_key, ids, query.moved_to)
+        return Decision(tuple(order), Reason.SESSION)

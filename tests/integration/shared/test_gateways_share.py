@@ -2,6 +2,7 @@
 
 import asyncio
 
+from router.index.reservations import Reservation
 from tests.support.faults import CHAT, FaultyEngine, works, works_slowly
 from tests.support.gateway import gateway
 from tests.support.processes import until
@@ -60,6 +61,53 @@ async def test_a_router_sends_elsewhere_what_another_has_filled():
             return not any(load.load(row["id"]).in_flight for row in rows)
 
         await until(is_idle)
+    for engine in engines:
+        await engine.stop()
+
+
+async def test_a_session_that_one_router_moved_stays_where_it_went_for_another():
+    engines, rows = await replicas(works, works, works, works)
+    async with (
+        redis_server() as server,
+        gateway(rows, **settings(server)) as one,
+        gateway(rows, **settings(server)) as two,
+    ):
+
+        async def where(target, session):
+            headers = {"x-session-id": session}
+            async with target.client.post(CHAT, json=BODY, headers=headers) as response:
+                await response.read()
+                return response.headers["x-warmgate-replica"]
+
+        session = "s"
+        home = await where(two, session)
+        for engine in engines:
+            engine.fault = works_slowly
+        # its home is crowded when it comes to the other router
+        now = one.runtime.clock
+        crowd = [Reservation(home, 20_000, 9e3, (), now()) for _ in range(4)]
+        for claim in crowd:
+            one.runtime.reservations.take(claim)
+        moving = await one.client.post(CHAT, json=BODY, headers={"x-session-id": session})
+        new_home = moving.headers["x-warmgate-replica"]
+        assert new_home != home
+        moving.close()
+        for claim in crowd:
+            one.runtime.reservations.release(claim)
+        for engine in engines:
+            engine.fault = works
+
+        async def is_heard():
+            return two.runtime.peers.moved.home(session, now()) == new_home
+
+        await until(is_heard)
+
+        async def is_idle():
+            load = two.runtime.reservations
+            return not any(load.load(row["id"]).in_flight for row in rows)
+
+        await until(is_idle)
+        assert await where(two, session) == new_home
     for engine in engines:
         await engine.stop()
 

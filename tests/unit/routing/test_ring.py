@@ -36,3 +36,15 @@ def test_two_rings_agree_whatever_they_were_asked_before():
     one, other = Ring(), Ring()
     other.order("another key", ["r7", "elsewhere"])
     assert one.order("key", IDS) == other.order("key", IDS[::-1])
+
+
+def test_a_key_whose_home_was_moved_goes_there_first_and_then_as_ever():
+    ring, names = Ring(), ["r1", "r2", "r3", "r4"]
+    usual = ring.order("key", names)
+    moved = ring.order("key", names, usual[2])
+    assert moved == [usual[2], usual[0], usual[1], usual[3]]
+    assert ring.order("key", names, "gone") == usual
+
+
+def test_a_name_that_is_no_text_has_a_home():
+    assert sorted(Ring().order("\udcff \ud800", ["r1", "r2"])) == ["r1", "r2"]

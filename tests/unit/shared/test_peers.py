@@ -5,7 +5,7 @@ import pytest
 
 from router.index.reservations import Reservation, Reservations
 from router.shared import MemoryStore, Peers, StoreFailed, StoreState
-from router.shared.report import decode_report, encode_report
+from router.shared.report import decode_moves, decode_report, encode_report
 from tests.support.builders import ManualClock
 
 
@@ -113,6 +113,48 @@ async def test_what_cannot_be_read_is_nobodys_load(make, store):
     await store.exchange("stranger", b"\xc1 nonsense", 2.0)
     await two.tick()
     assert two.routers == 1
+
+
+async def test_a_session_that_one_router_moved_has_a_new_home_for_all(make, clock):
+    one, two, three = make("one"), make("two"), make("three")
+    await two.tick()
+    one.moved.note("s", "r2", clock())
+    for peers in (one, two, three):
+        await peers.tick()
+    assert [peers.moved.home("s", clock()) for peers in (one, two, three)] == ["r2"] * 3
+    assert not one.moved.untold(10)
+    two.moved.note("s", "r3", clock())
+    await two.tick()
+    await one.tick()
+    assert one.moved.home("s", clock()) == "r3"
+
+
+async def test_a_store_that_knows_no_moves_is_good_enough_for_load(make, store, monkeypatch):
+    async def refuse(note, since, ttl_s):
+        raise StoreFailed(StoreState.DENIED, "as told")
+
+    monkeypatch.setattr(MemoryStore, "trade", lambda self, *values: refuse(*values))
+    one, two = make("one"), make("two")
+    book(one)
+    one.moved.note("s", "r2", 0.0)
+    await one.tick()
+    await two.tick()
+    assert two.state == "ok"
+    assert two.reservations.load("r1").queued_tokens == 1000
+    assert one.failures["denied"] == 1
+    monkeypatch.undo()
+    await one.tick()
+    await two.tick()
+    assert two.moved.home("s", 0.0) == "r2"
+
+
+def test_moves_of_later_versions_and_of_nobody():
+    told = msgspec.msgpack.encode(["one", [["key", "r1"]], "of a later version"])
+    found = decode_moves(told)
+    assert found is not None
+    assert found.moves == (("key", "r1"),)
+    for data in (b"", b"x", msgspec.msgpack.encode([1]), msgspec.msgpack.encode(["one", [[1]]])):
+        assert decode_moves(data) is None
 
 
 def test_a_later_versions_report_is_read_as_far_as_we_know_it():
