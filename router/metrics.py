@@ -32,6 +32,7 @@ class Metrics:
         read_tokenizers: Callable[[], Iterable[TokenizerSample]] = tuple,
         read_shared: Callable[[], Iterable[SharedSample]] = tuple,
         read_shadows: Callable[[], Iterable[ShadowSample]] = tuple,
+        blind_reasons: Iterable[str] = (),
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(ReplicaCollector(read_replicas))
@@ -61,6 +62,9 @@ class Metrics:
         self._blind = self._counter(
             "tokenize_failures", "Requests routed without their prefix.", "reason"
         )
+        for reason in blind_reasons:
+            # from 0: a rate shows the first of its kind
+            self._blind.add((reason,), 0)
         self._failures = self._counter(
             "replica_failures", "Attempts that failed, by what was seen.", "replica", "error"
         )
@@ -144,6 +148,10 @@ class Metrics:
         """A request of a tenant that may take `bound` of `budget` in a minute took `used`."""
         self._budget.labels(tenant, budget).set(bound)
         self._used.add((tenant, budget), used)
+
+    def know_task(self, task: str) -> None:
+        """A background task has been started; see `count_restart`."""
+        self._restarts.add((task.partition(" ")[0],), 0)
 
     def count_restart(self, task: str) -> None:
         """A background task started over; the label is its kind, not its replica."""

@@ -35,6 +35,7 @@ from router.supervise import Supervisor
 from router.tenants import Gate
 from router.tls import tls_to_replicas
 from router.tokens import (
+    Reason,
     Tokenizers,
 )
 from router.tracing import Tracer
@@ -206,9 +207,12 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         tokens.samples,
         lambda: [replace(peers.sample(), responses=runtime.owners.counts)],
         lambda: routing_parts.shadow_samples(planner.shadows.tallies),
+        Reason,
     )
     metrics.watch_index(lambda: index.bytes, index.max_bytes)
-    supervisor = await stack.enter_async_context(Supervisor(metrics.count_restart))
+    supervisor = await stack.enter_async_context(
+        Supervisor(metrics.count_restart, metrics.know_task)
+    )
     keeper = await parts.keeper(config, index, dial, supervisor)
     upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
     upkeep.start(supervisor.run, stack.push_async_callback)

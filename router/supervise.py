@@ -28,9 +28,14 @@ class Supervisor:
     whoever serves ends the process. A task that returns is done.
     """
 
-    def __init__(self, on_restart: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(
+        self,
+        on_restart: Callable[[str], None] = lambda name: None,
+        on_start: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._on_restart = on_restart
+        self._on_start = on_start
         self.crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> Self:
@@ -51,6 +56,7 @@ class Supervisor:
         """Start `work` under a name that is free. ValueError if it is taken."""
         if name in self._tasks:
             raise ValueError(f"task {name!r} runs already")
+        self._on_start(name)
         self._tasks[name] = asyncio.create_task(self._keep(name, work), name=name)
 
     async def stop(self, name: str) -> None:

@@ -18,10 +18,12 @@ async def test_an_expected_failure_starts_the_task_over():
         again.set()
         await asyncio.Event().wait()
 
-    async with Supervisor(restarts.append) as supervisor:
+    starts: list[str] = []
+    async with Supervisor(restarts.append, starts.append) as supervisor:
         supervisor.run("events r1", work)
         await asyncio.wait_for(again.wait(), 5)
     assert restarts == ["events r1"]
+    assert starts == ["events r1"]
 
 
 async def test_a_bug_is_told_and_not_retried():
