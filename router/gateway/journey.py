@@ -72,6 +72,8 @@ class Journey:
         self._is_trial = member is not None and member.breaker.begin()
         record, candidate = self._record, self._plan.candidates[replica.id]
         prefix = self._plan.prefix(replica.id)
+        if self._plan.generation.fields.reports_reused():
+            self._runtime.index.expect_reused(replica.id)
         record.replica = replica.id
         record.tries += 1
         record.sent_ms = (self._runtime.clock() - record.started) * 1e3

@@ -147,7 +147,7 @@ class Holdings:
 
     `other_handles`: our hash → engine hashes beyond the first that stand for the same block
     (engines may hash what we don't, as tokens that follow the block). `depth_cap`: blocks deeper in
-    their chain than this are not kept.
+    their chain than this are not kept. `reports_reused`: see `PrefixIndex.expect_reused`.
     """
 
     slot: int
@@ -155,6 +155,7 @@ class Holdings:
     shelves: dict[ShelfKey, Shelf] = field(default_factory=dict)
     other_handles: dict[BlockHash, int] = field(default_factory=dict)
     depth_cap: int = UNCAPPED
+    reports_reused: bool = False
 
     @property
     def bit(self) -> int:

@@ -55,8 +55,7 @@ class MemoryIndex:
         parked_ttl_s: float = 30.0,
     ) -> None:
         self._clock, self.max_bytes = clock, max_bytes
-        self._max_parked = max_parked
-        self._parked_ttl_s = parked_ttl_s
+        self._max_parked, self._parked_ttl_s = max_parked, parked_ttl_s
         self._stats = IndexStats()
         self._arena = Arena(max_bytes)
         self._holders = Holders(self._arena)
@@ -82,9 +81,7 @@ class MemoryIndex:
     def stats(self) -> IndexStats:
         """The counters, brought up to date."""
         self._trays.settle()
-        self._stats.parked = sum(
-            len(shelf.parked) for held in self._replicas.values() for shelf in held.shelves.values()
-        )
+        self._stats.parked = sum(len(shelf.parked) for _, shelf in self._shelves())
         return self._stats
 
     def store(self, replica_id: ReplicaId, event: BlockStored) -> None:
@@ -131,6 +128,10 @@ class MemoryIndex:
         if holdings is not None and GUESSES in holdings.shelves:
             self._remove(holdings, holdings.shelves[GUESSES], blocks)
 
+    def expect_reused(self, replica_id: ReplicaId) -> None:
+        """See `PrefixIndex`."""
+        self._holdings(replica_id).reports_reused = True
+
     def clear(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. The block sizes seen are kept: they outlive a cache."""
         holdings = self._replicas.get(replica_id)
@@ -139,6 +140,7 @@ class MemoryIndex:
         self._retire(holdings)
         fresh = self._holders.open(replica_id)
         fresh.block_sizes = holdings.block_sizes
+        fresh.reports_reused = holdings.reports_reused
         self._replicas[replica_id] = fresh
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -202,16 +204,12 @@ class MemoryIndex:
         self._trimmer.lift(self._replicas.values())
 
     def put_away(self) -> None:
-        """Move all that was stored lately from dicts into arrays. `store` does so by itself."""
-        for holdings in self._replicas.values():
-            for shelf in holdings.shelves.values():
-                self._put_away(holdings, shelf)
+        """Move all that was stored lately from trays into tables. `store` does so by itself."""
+        for holdings, shelf in self._shelves():
+            self._put_away(holdings, shelf)
 
-    def _fullest(self) -> tuple[Holdings, Shelf]:
-        every = (
-            (held, shelf) for held in self._replicas.values() for shelf in held.shelves.values()
-        )
-        return max(every, key=lambda pair: len(pair[1].tray))
+    def _shelves(self) -> list[tuple[Holdings, Shelf]]:
+        return [(held, each) for held in self._replicas.values() for each in held.shelves.values()]
 
     def _put_away(self, holdings: Holdings, shelf: Shelf) -> None:
         if self._arena.free_rows < _ROWS_AT_HAND + len(shelf.tray) // _BLOCKS_PER_ROW:
@@ -271,7 +269,13 @@ class MemoryIndex:
             self._stats.unreadable += count
             return
         part = Part(holdings.bit, depth, list(event.block_hashes), blocks)
-        self._take(holdings, shelf, part, event.parent_block_hash)
+        if holdings.reports_reused and event.parent_block_hash is None:
+            for missing in self._trays.missing(shelf, part):
+                count -= len(missing.blocks)
+                self._take(holdings, shelf, missing, None)
+            self._stats.reported_again += count
+        else:
+            self._take(holdings, shelf, part, event.parent_block_hash)
 
     def _take(
         self, holdings: Holdings, shelf: Shelf, part: Part, parent: EngineHash | None
@@ -288,7 +292,7 @@ class MemoryIndex:
         elif self._trays.is_due(shelf):
             self._put_away(holdings, shelf)
         elif self._trays.is_overfull:
-            self._put_away(*self._fullest())
+            self._put_away(*max(self._shelves(), key=lambda pair: len(pair[1].tray)))
 
     def _remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
         if shelf.tray.holds_any(handles):

@@ -23,6 +23,14 @@ class PrefixIndex(Protocol):
         """One copy less of each of these blocks; a block is gone with its last copy. O(n)."""
         ...
 
+    def expect_reused(self, replica_id: ReplicaId) -> None:
+        """Requests make this replica report the blocks that they reuse as if it stored them.
+
+        (`kv_cache_report_mode=full` of vLLM 0.26 and later.) From now on, until it is forgotten,
+        a prompt's start that is held already is no further copy. Makes the replica known.
+        """
+        ...
+
     def clear(self, replica_id: ReplicaId) -> None:
         """The replica holds nothing any more, on any tier; it stays known. O(1), amortised."""
         ...

@@ -8,6 +8,8 @@ class IndexStats:
     """All but `parked` only grow; unit: blocks."""
 
     stored: int = 0
+    reported_again: int = 0
+    """Stored already when they were said to be stored: reused, as far as can be told."""
     removed: int = 0
     removed_unknown: int = 0
     """Removals of blocks that we never had, or had forgotten."""

@@ -9,8 +9,9 @@ again, is rare: then the tray is put away first.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -102,6 +103,15 @@ class Trays:
             return True
         is_gone = shelf.gone and handle in shelf.gone
         return not is_gone and shelf.table.find(key_of(handle)) != ABSENT
+
+    def missing(self, shelf: Shelf, part: Part) -> Iterator[Part]:
+        """What of a part is not held, as parts of its own."""
+        absent = [n for n, handle in enumerate(part.handles) if not self.holds(shelf, handle)]
+        for _, run in groupby(enumerate(absent), lambda pair: pair[1] - pair[0]):
+            places = [place for _, place in run]
+            first, end = places[0], places[-1] + 1
+            blocks, handles = part.blocks[first:end], part.handles[first:end]
+            yield Part(part.bit, part.depth + first, handles, blocks)
 
     def settle(self) -> None:
         """Apply all removals that wait."""

@@ -56,11 +56,17 @@ class GenerationFields(msgspec.Struct, frozen=True, gc=False):
     max_completion_tokens: Raw = ABSENT
     echo: Raw = ABSENT
     response_format: Raw = ABSENT
+    vllm_xargs: Raw = ABSENT
 
     def max_output_tokens(self) -> int | None:
         """What the client limits its answer to, in tokens, if it does so in a way we read."""
         wanted = integer(self.max_completion_tokens)
         return integer(self.max_tokens) if wanted is None else wanted
+
+    def reports_reused(self) -> bool:
+        """Whether the engine is to report the cached blocks that it reuses, as if stored anew."""
+        extra = scalar(self.vllm_xargs)
+        return isinstance(extra, dict) and extra.get("kv_cache_report_mode") == "full"
 
     def wants_usage(self) -> bool:
         """Whether the client asked for a usage chunk at the end of its stream."""

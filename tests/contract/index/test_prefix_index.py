@@ -74,6 +74,39 @@ def test_a_block_stored_twice_is_held_until_it_is_removed_twice(index):
     assert index.match(prefix(TOKENS)) == {"a": 1}
 
 
+def test_full_re_reports_do_not_inflate_the_count_of_copies(index):
+    index.expect_reused("a")
+    index.store("a", stored([1, 2], TOKENS[:8]))
+    for _ in range(3):
+        index.store("a", stored([1, 2], TOKENS[:8]))
+    index.store("a", stored([3], TOKENS[8:12], parent=2))
+    index.store("a", stored([3], TOKENS[8:12], parent=2))
+    index.remove("a", removed(3))
+    assert index.match(prefix(TOKENS)) == {"a": 3}, "a copy is a copy, and no report"
+    index.remove("a", removed(3, 2, 1))
+    assert index.match(prefix(TOKENS)) == {}
+
+
+def test_a_re_report_of_what_was_missed_is_taken_and_the_rest_is_not_counted(index):
+    index.expect_reused("a")
+    index.store("a", stored([1, 2, 3, 4], TOKENS))
+    index.remove("a", removed(4, 2))
+    index.store("a", stored([1, 2, 3, 4], TOKENS))
+    assert index.match(prefix(TOKENS)) == {"a": 4}
+    index.remove("a", removed(4, 3, 2, 1))
+    assert index.match(prefix(TOKENS)) == {}
+
+
+def test_re_reports_are_expected_after_a_reset_too_and_of_that_replica_alone(index):
+    index.expect_reused("a")
+    index.clear("a")
+    for replica_id in "aabb":
+        index.store(replica_id, stored([1], TOKENS[:4]))
+    index.remove("a", removed(1))
+    index.remove("b", removed(1))
+    assert index.match(prefix(TOKENS)) == {"b": 1}
+
+
 def test_a_block_in_two_groups_is_held_until_it_is_removed_from_both(index):
     full: dict[str, Any] = {"kv_cache_spec_kind": "full_attention"}
     index.store("a", stored([1, 2], TOKENS[:8], group_idx=0, **full))

@@ -141,6 +141,7 @@ def test_odd_types_in_other_fields_never_make_a_refusal(odd):
     assert generation.body == body
     generation.fields.max_output_tokens()
     generation.fields.wants_usage()
+    generation.fields.reports_reused()
 
 
 @pytest.mark.parametrize(
@@ -214,3 +215,18 @@ def test_a_small_field_that_is_huge_is_not_decoded():
     fields = parse(model="m", messages=MESSAGES, stream_options=[[]] * 9000).fields
     assert field.scalar(fields.stream_options) is None
     assert field.is_given(fields.stream_options)
+
+
+@pytest.mark.parametrize(
+    ("extra", "reports"),
+    [
+        ({"kv_cache_report_mode": "full"}, True),
+        ({"kv_cache_report_mode": "incremental"}, False),
+        ({"other": "full"}, False),
+        (["kv_cache_report_mode"], False),
+        (None, False),
+    ],
+)
+def test_a_request_may_ask_for_reports_of_blocks_that_are_reused(extra, reports):
+    assert parse(model="m", messages=MESSAGES, vllm_xargs=extra).fields.reports_reused() is reports
+    assert not parse(model="m", messages=MESSAGES).fields.reports_reused()
