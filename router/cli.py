@@ -36,12 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="warmgate", description="Sends each prompt to the replica that holds its prefix."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser("serve", help="run the gateway")
-    _add_config_flags(serve)
-    serve.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="routers on one port, one core each"
-    )
-    serve.set_defaults(run=_serve)
+    _add_serve(commands)
     check = commands.add_parser("check", help="check a configuration and print it in full")
     _add_config_flags(check)
     check.add_argument(
@@ -64,6 +59,22 @@ def make_parser() -> argparse.ArgumentParser:
     shown = commands.add_parser("version", help="print the version")
     shown.set_defaults(run=_version)
     return parser
+
+
+def _add_serve(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    serve = commands.add_parser("serve", help="run the gateway")
+    _add_config_flags(serve)
+    serve.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="routers on one port, one core each"
+    )
+    serve.set_defaults(run=_serve)
+    index = commands.add_parser(
+        "index", help="run the central index, for routers with index.mode=shared"
+    )
+    _add_config_flags(index)
+    # what `serve --processes` was given it passes on
+    index.add_argument("--processes", type=int, help=argparse.SUPPRESS)
+    index.set_defaults(run=_index)
 
 
 def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -143,6 +154,15 @@ def _serve(args: argparse.Namespace) -> int:
         from router import processes
 
         return processes.run(config, args.argv, args.processes)
+    return run(config, lambda: _config_of(args))
+
+
+def _index(args: argparse.Namespace) -> int:
+    config = _config_of(args)
+    from router.log import configure
+    from router.serve_index import run
+
+    configure(config.log.level, access_log=False)
     return run(config, lambda: _config_of(args))
 
 

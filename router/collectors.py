@@ -23,7 +23,8 @@ class ReplicaSample:
     queued_tokens: int
     index_blocks: int
     trust: str
-    frames: int
+    frames: int | None
+    """None: a central index reads its events, and counts them."""
     gaps: int
     resyncs: int
 
@@ -44,13 +45,15 @@ class TokenizerSample:
 @dataclass(frozen=True, slots=True)
 class SharedSample:
     """What routers share, as `/metrics` shows it now. `failures`: round trips, by state;
-    `responses`: asks that went on from a stored response, by where its replica was known."""
+    `responses`: asks that went on from a stored response, by where its replica was known;
+    `untold`: replicas for whose load the processes of this host have no room."""
 
     state: str
     routers: int
     failures: Mapping[str, int]
     wipes: int
     responses: Mapping[str, int] = field(default_factory=dict)
+    untold: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +119,60 @@ class SharedCollector(Collector):
             "replica was known: here, shared, unknown, failed.", labels=["where"],
         )  # fmt: skip
         wipes = CounterMetricFamily("warmgate_shared_wipes", "Times the store came back empty.")
+        untold = GaugeMetricFamily(
+            "warmgate_shared_untold_replicas",
+            "Replicas whose load this host's processes can't share: too many at once.",
+        )
         for sample in self._read():
             state.add_metric([sample.state], 1)
+            untold.add_metric([], sample.untold)
             routers.add_metric([], sample.routers)
             wipes.add_metric([], sample.wipes)
             for kind, count in sample.failures.items():
                 failures.add_metric([kind], count)
             for where, count in sample.responses.items():
                 responses.add_metric([where], count)
-        yield from (state, routers, failures, wipes, responses)
+        yield from (state, routers, failures, wipes, responses, untold)
+
+
+class CentralCollector(Collector):
+    """A router's questions to the central index."""
+
+    def __init__(
+        self, outcomes: Callable[[], Mapping[str, int]], is_connected: Callable[[], bool]
+    ) -> None:
+        self._outcomes, self._is_connected = outcomes, is_connected
+
+    def collect(self) -> Iterator[Metric]:
+        asked = CounterMetricFamily(
+            "warmgate_index_questions", "Questions to the central index, by what came of them.",
+            labels=["outcome"],
+        )  # fmt: skip
+        for outcome, number in dict(self._outcomes()).items():
+            asked.add_metric([outcome], number)
+        connected = GaugeMetricFamily(
+            "warmgate_index_connected", "1 while the central index can be asked."
+        )
+        connected.add_metric([], self._is_connected())
+        yield from (asked, connected)
+
+
+class DeskCollector(Collector):
+    """The central index's side: routers that may ask, questions answered."""
+
+    def __init__(self, routers: Callable[[], int], answered: Callable[[], int]) -> None:
+        self._routers, self._answered = routers, answered
+
+    def collect(self) -> Iterator[Metric]:
+        routers = GaugeMetricFamily(
+            "warmgate_index_routers", "Routers that are connected to the central index."
+        )
+        routers.add_metric([], self._routers())
+        answered = CounterMetricFamily(
+            "warmgate_index_answers", "Questions that the central index has answered."
+        )
+        answered.add_metric([], self._answered())
+        yield from (routers, answered)
 
 
 class TokenizerCollector(Collector):
@@ -186,9 +234,10 @@ class ReplicaCollector(Collector):
             queued.add_metric(label, sample.queued_tokens)
             blocks.add_metric(label, sample.index_blocks)
             trust.add_metric([*label, sample.trust], 1)
-            frames.add_metric(label, sample.frames)
-            gaps.add_metric(label, sample.gaps)
-            resyncs.add_metric(label, sample.resyncs)
+            if sample.frames is not None:
+                frames.add_metric(label, sample.frames)
+                gaps.add_metric(label, sample.gaps)
+                resyncs.add_metric(label, sample.resyncs)
         yield from (healthy, breaker, in_flight, queued, blocks, trust, frames, gaps, resyncs)
 
 

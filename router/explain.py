@@ -71,10 +71,11 @@ def _answer(request: urllib.request.Request) -> dict[str, Any]:
 
 def show(answer: dict[str, Any], console: Console) -> None:
     """First choice first."""
-    failure = answer["tokenize_failure"]
+    failure, silence = answer["tokenize_failure"], answer.get("index_failure")
     console.print(
         f"{answer['policy']}: {answer['reason']}; {answer['prompt_tokens']} prompt tokens"
-        + (f"; not tokenized: {failure}" if failure else ""),
+        + (f"; not tokenized: {failure}" if failure else "")
+        + (f"; the index did not answer: {silence}" if silence else ""),
         highlight=False,
     )
     if answer["queue"]["slo_ttft_ms"] is not None:

@@ -1,10 +1,12 @@
 """Every metric: its name, labels and meaning in one place. `GET /metrics` prints them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from router.collectors import (
+    CentralCollector,
+    DeskCollector,
     ReplicaCollector,
     ReplicaSample,
     ShadowCollector,
@@ -139,6 +141,16 @@ class Metrics:
             TTFT_BUCKETS_S, "outcome",
         )  # fmt: skip
         return lambda how, wait_s: waits.observe((how,), wait_s)
+
+    def watch_central(
+        self, outcomes: Callable[[], Mapping[str, int]], is_connected: Callable[[], bool]
+    ) -> None:
+        """Show how the central index answers."""
+        self.registry.register(CentralCollector(outcomes, is_connected))
+
+    def watch_desk(self, routers: Callable[[], int], answered: Callable[[], int]) -> None:
+        """Show who asks this central index."""
+        self.registry.register(DeskCollector(routers, answered))
 
     def count_refusal(self, tenant: str, bound: str) -> None:
         """A request was refused with 429. Tenants are bounded: only those of the key file."""

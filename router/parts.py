@@ -15,14 +15,15 @@ import zmq.asyncio
 
 from router import shared_parts
 from router.config import ConfigError
-from router.events.keeper import Keeper
+from router.events.keeper import Keeper, Watching
 from router.events.seeds import gather_seeds
 from router.events.silence import Silence
 from router.events.sources import DialSources, choose_sources
 from router.events.zmq_source import DialTimes
 from router.index.memory import MemoryIndex
 from router.index.moved import Moved
-from router.index.reservations import NoSiblings, Reservations, Siblings
+from router.index.reservations import Reservations
+from router.index.siblings import NoSiblings, Siblings
 from router.index.tiers import TieredIndex
 from router.metrics import Metrics
 from router.proxy.forwarder import Forwarder
@@ -83,13 +84,13 @@ def breaker_times(health: HealthSettings) -> BreakerTimes:
 
 
 def silence(
-    health: HealthSettings, keeper: Keeper, prober: Prober, reservations: Reservations
+    health: HealthSettings, keeper: Watching, prober: Prober, in_flight: Callable[[str], int]
 ) -> Silence:
     """Brings probes forward when a replica's events stop."""
     return Silence(
         pool=prober.pool,
         keeper=keeper,
-        in_flight=reservations.in_flight,
+        in_flight=in_flight,
         doubt=prober.doubt,
         clock=time.monotonic,
         after_s=health.silence_s,

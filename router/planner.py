@@ -1,8 +1,10 @@
 """Decides where a generation goes: tokenize → hash → match → rank → reserve.
 
-Tokenizing is the only wait. All that follows is synchronous, so no other request can come between
-reading the loads and adding this one to them.
+Tokenizing, and asking an index that is another process', are the only waits. All that follows is
+synchronous, so no other request can come between reading the loads and adding this one to them.
 """
+
+from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
@@ -16,6 +18,7 @@ from xxhash import xxh3_64_hexdigest
 from router.blocks import prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
+from router.index.answers import Known
 from router.openai.generation import Generation
 from router.openai.responses import is_response, previous_response
 from router.queueing import NoQueue, Queue
@@ -23,6 +26,7 @@ from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision, Reason
 from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
 from router.routing.shadow import NoShadows, Shadows
+from router.source import Source
 from router.tokens.block_memo import BlockMemo
 from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
@@ -44,6 +48,8 @@ class Plan(Struct):
     """What the replica is sent: the client's own bytes, unless ids go in the text's place."""
     _chooser: Chooser
     _queue: Queue | NoQueue
+    index_failure: str = ""
+    """Why the central index had no say."""
     queued_ms: float = 0.0
     """How long it waited in the router for a replica that could start it."""
     answer_tokens: int | None = None
@@ -127,11 +133,22 @@ async def _nobody(response_id: str) -> ReplicaId | None:
 
 
 @dataclass(slots=True)
+class _Told:
+    """A prompt while it is planned: its blocks, by block size and adapter, and who holds them."""
+
+    tokens: bytes
+    known: Known | None
+    failure: str = ""
+    prefixes: dict[tuple[int, str | None], Prefix] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Planner:
     """What this project is for."""
 
     pool: Pool
     tokenizer: Tokenizer
+    source: Source
     chooser: Chooser
     memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
     forward_ids: bool = False
@@ -149,7 +166,8 @@ class Planner:
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
-        choice, queued_ms = await self._choose(generation, tokens, tenant)
+        told = await self._told(generation, tokens, self.chooser)
+        choice, queued_ms = await self._choose(generation, told, tenant)
         self.shadows.observe(choice)
         plan = Plan(
             choice=choice,
@@ -160,21 +178,21 @@ class Planner:
             body=body_with_ids(generation, tokens) if self.forward_ids else generation.body,
             _chooser=self.chooser,
             _queue=self.queue,
+            index_failure=told.failure,
             queued_ms=queued_ms,
         )
         plan.move(choice.decision.replicas[0])
         return plan
 
     async def _choose(
-        self, generation: Generation, tokens: bytes, tenant: str
+        self, generation: Generation, told: _Told, tenant: str
     ) -> tuple[Choice, float]:
         """What is chosen once it need not wait, and how long it waited, in ms."""
 
         owner = await self._owner(generation)
 
         def look() -> Choice:
-            members = self._members(generation.model)
-            return self._consider(generation, members, tokens, self.chooser).kept_by(owner)
+            return self._consider(generation, told, self.chooser).kept_by(owner)
 
         choice = look()
         is_kept = choice.decision.reason is Reason.KEPT  # it has one place to go, free or not
@@ -188,18 +206,18 @@ class Planner:
         members = map(self.pool.get, choice.decision.replicas)
         return tuple([member.replica for member in members if member is not None])
 
-    async def explain(self, generation: Generation) -> tuple[Choice, str]:
-        """Where it would go now, and why tokenizing failed if it did. Nothing is booked.
+    async def explain(self, generation: Generation) -> tuple[Choice, str, str]:
+        """Where it would go now, and why tokenizing and the central index failed, if they did.
 
-        Asked of a copy of the policy: its turn, if it takes turns, stays where it is.
+        Nothing is booked. Asked of a copy of the policy: its turn stays where it is.
         """
         self._members(generation.model)
         tokens, failure = await self._tokenize(generation)
         chooser = replace(self.chooser, policy=deepcopy(self.chooser.policy))
         owner = await self._owner(generation)
-        members = self._members(generation.model)
-        choice = self._consider(generation, members, tokens, chooser)
-        return choice.kept_by(owner), failure
+        told = await self._told(generation, tokens, chooser)
+        choice = self._consider(generation, told, chooser)
+        return choice.kept_by(owner), failure, told.failure
 
     async def _owner(self, generation: Generation) -> ReplicaId | None:
         previous = previous_response(generation)
@@ -211,20 +229,25 @@ class Planner:
         except TokenizeFailed as exc:
             return b"", str(exc.reason)
 
-    def _consider(
-        self,
-        generation: Generation,
-        members: Sequence[Member],
-        tokens: bytes,
-        chooser: Chooser,
-    ) -> Choice:
-        contenders = self._contenders(generation, members, tokens)
+    async def _told(self, generation: Generation, tokens: bytes, chooser: Chooser) -> _Told:
+        """What an index says of the prompt that must be waited for, unless one is at hand."""
+        told = _Told(tokens, known=self.source.at_hand)
+        if told.known is None and tokens and not chooser.policy.uses_history:
+            self._contenders(generation, self._members(generation.model), told)
+            prefixes = [prefix.hashes for prefix in told.prefixes.values() if prefix.hashes]
+            told.known, told.failure = await self.source.ask(prefixes)
+        return told
+
+    def _consider(self, generation: Generation, told: _Told, chooser: Chooser) -> Choice:
+        tokens = told.tokens
+        contenders = self._contenders(generation, self._members(generation.model), told)
         start_key = ""
         if not contenders[0].prefix.hashes:
             start = tokens or generation.body[:4096]
             start_key = xxh3_64_hexdigest(start, prefix_seed(generation.salt, generation.model))
         ask = Ask(len(tokens) // BYTES_PER_TOKEN, generation.session, start_key)
-        return chooser.consider(ask, contenders)
+        choice = chooser.consider(ask, contenders, told.known)
+        return choice.blind() if told.failure and chooser.policy.needs_prefix else choice
 
     def _members(self, model: str) -> list[Member]:
         if members := self.pool.available(model):
@@ -244,13 +267,13 @@ class Planner:
         )
 
     def _contenders(
-        self, generation: Generation, members: Sequence[Member], tokens: bytes
+        self, generation: Generation, members: Sequence[Member], told: _Told
     ) -> list[Contender]:
         """The prompt in each replica's blocks; hashed once for each block size and adapter."""
-        made: dict[tuple[int, str | None], Prefix] = {}
+        tokens, made = told.tokens, told.prefixes
         contenders = []
         for member in members:
-            size = min(self.chooser.index.block_sizes(member.id), default=0) if tokens else 0
+            size = min(self.source.block_sizes(member.id), default=0) if tokens else 0
             adapter = generation.model if member.is_adapter(generation.model) else None
             prefix = made.get((size, adapter), NO_PREFIX)
             if size and prefix is NO_PREFIX:

@@ -54,6 +54,7 @@ class RequestRecord(Struct):
     hit_tokens: int | None = None
     completion_tokens: int | None = None
     tokenize_failure: str = ""
+    index_failure: str = ""
     plan_ms: float = 0.0
     queued_ms: float = 0.0
     predicted_ttft_ms: float | None = None

@@ -1,6 +1,7 @@
 """What the section `routing` of the settings asks for."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
@@ -13,27 +14,34 @@ from router.routing import POLICIES, Chooser
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
 from router.routing_settings import RoutingSettings
 from router.settings import RouterConfig
+from router.source import Source
 from router.tokens import Tokenizers
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a plan may wait for beside its tokens: who holds the prompt, who keeps the response that
+    it goes on from, a replica that can start it."""
+
+    source: Source
+    owner_of: OwnerOf
+    queue: Queue | NoQueue
+
+
 def planner(
-    config: RouterConfig,
-    pool: Pool,
-    tokens: Tokenizers,
-    chooser: Chooser,
-    queue: Queue | NoQueue,
-    owner_of: OwnerOf,
+    config: RouterConfig, pool: Pool, tokens: Tokenizers, chooser: Chooser, waits: Waits
 ) -> Planner:
     """Over the chooser that acts."""
     return Planner(
         pool=pool,
         tokenizer=tokens.tokenizer,
+        source=waits.source,
         chooser=chooser,
         memo=tokens.blocks,
         forward_ids=config.tokens.forward_ids,
         shadows=shadows(config.routing, chooser),
-        owner_of=owner_of,
-        queue=queue,
+        owner_of=waits.owner_of,
+        queue=waits.queue,
     )
 
 

@@ -11,22 +11,24 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from router import log, parts, routing_parts, shared_parts
+from router.central import CentralIndex
 from router.collectors import ReplicaSample
 from router.config import probe_times, to_replica
 from router.discover import discover
-from router.events.keeper import Keeper
+from router.events.keeper import Watching
 from router.events.sources import DialSources
-from router.events.upkeep import Upkeep
+from router.index.answers import NO_ANSWERS
 from router.index.reservations import Reservations
 from router.index.tiers import TieredIndex
+from router.knowledge import Knowledge, Means, gather_from_central, gather_own
+from router.membership import Membership
 from router.metrics import Metrics
-from router.parity import Parity, SelfTest
 from router.planner import Planner
 from router.proxy.forwarder import Forwarder
 from router.record import Accounts
 from router.replicas import Member, Pool
 from router.replicas.breaker import Position
-from router.replicas.discovery import Discovery, StaticDiscovery
+from router.replicas.discovery import StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Chooser, Speeds
 from router.settings import RouterConfig
@@ -59,15 +61,15 @@ class Runtime:
 
     clock: Callable[[], float]
     pool: Pool
-    index: TieredIndex
+    index: TieredIndex | CentralIndex
     reservations: Reservations
     speeds: Speeds
     tokens: Tokenizers
     gate: Gate
     planner: Planner
     forwarder: Forwarder
-    keeper: Keeper
-    upkeep: Upkeep
+    keeper: Watching
+    knowledge: Knowledge
     peers: Peers
     owners: Owners
     prober: Prober
@@ -77,7 +79,7 @@ class Runtime:
     readiness: Readiness
     supervisor: Supervisor
     named: StaticDiscovery
-    discovery: Discovery
+    membership: Membership
     policy_name: str
     session_headers: tuple[str, ...]
     decision_headers: bool
@@ -92,23 +94,14 @@ class Runtime:
             runtime = await _build(config, stack)
             runtime.supervisor.run("judge", runtime.tokens.judge)
             runtime.peers.start(runtime.supervisor.run)
-            runtime.supervisor.run("discovery", runtime.follow_discovery)
-            told = (runtime.keeper, runtime.prober, runtime.reservations)
+            runtime.supervisor.run("discovery", runtime.membership.follow)
+            told = (runtime.keeper, runtime.prober, runtime.reservations.in_flight)
             runtime.supervisor.run("silence", parts.silence(config.health, *told).watch)
             yield runtime
 
     @property
     def crashed(self) -> asyncio.Future[None]:
         return self.supervisor.crashed
-
-    async def follow_discovery(self) -> None:
-        """Give each replica that joins its tasks, and take them from each that leaves."""
-        async for replicas in self.discovery.watch():
-            changes = self.pool.reconcile(replicas)
-            for member in changes.left:
-                await self._leave(member)
-            for member in changes.joined:
-                self._join(member)
 
     def reload(self, config: RouterConfig) -> None:
         """Take over what can change under way: the replicas. Requests in flight go on."""
@@ -123,14 +116,7 @@ class Runtime:
         """Traffic found a replica unreachable: out of the choice until a probe succeeds."""
         self.pool.mark_down(replica_id, error)
         self.prober.hurry(replica_id)
-
-    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
-        """Compare a prediction with what the engine reported; too many misses clear the index."""
-        size = min(self.index.block_sizes(replica_id), default=0)
-        if size and self.keeper.of(replica_id).trust.observe_hit(
-            predicted_tokens // size, hit_tokens // size
-        ):
-            self.index.clear(replica_id)
+        self.knowledge.suspect(replica_id)
 
     def in_flight(self) -> int:
         """Requests at replicas, and those that wait for one."""
@@ -150,7 +136,8 @@ class Runtime:
         return f"learning what {', '.join(waiting)} hold" if waiting else None
 
     def samples(self) -> Iterator[ReplicaSample]:
-        """Each replica as `/metrics` shows it."""
+        """Each replica as `/metrics` shows it; a central index counts its frames itself."""
+        is_own = isinstance(self.index, TieredIndex)
         for member in self.pool:
             watched = self.keeper.of(member.id)
             yield ReplicaSample(
@@ -161,7 +148,7 @@ class Runtime:
                 queued_tokens=self.reservations.own_load(member.id).queued_tokens,
                 index_blocks=self.index.replicas().get(member.id, 0),
                 trust=watched.trust.trust,
-                frames=watched.counters.frames,
+                frames=watched.counters.frames if is_own else None,
                 gaps=watched.counters.gaps,
                 resyncs=watched.counters.replays,
             )
@@ -175,17 +162,11 @@ class Runtime:
         if self.pool.get(member.id) is member:
             self.planner.chooser.cache_tokens[member.id] = member.cache_tokens
 
-    def _join(self, member: Member) -> None:
-        self.learn_cache(member)
-        self.supervisor.run(f"health {member.id}", lambda: self.prober.watch(member))
-        self.supervisor.run(f"events {member.id}", lambda: self.keeper.keep(member))
-
-    async def _leave(self, member: Member) -> None:
-        for task in ("health", "events"):
-            await self.supervisor.stop(f"{task} {member.id}")
-        self.index.forget(member.id)
-        self.planner.chooser.forget(member.id)
-        self.planner.shadows.forget(member.id)
+    def forget(self, replica_id: str) -> None:
+        """It left."""
+        self.index.forget(replica_id)
+        self.planner.chooser.forget(replica_id)
+        self.planner.shadows.forget(replica_id)
 
 
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
@@ -198,7 +179,6 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     pool = Pool(clock, breaker_times=parts.breaker_times(config.health))
     siblings = parts.siblings(config.shared, clock, stack)
     reservations, speeds = Reservations(clock, siblings=siblings), Speeds()
-    index = parts.index(config.index, clock)
     tokens = parts.tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
     runtime: Runtime
@@ -209,60 +189,64 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         lambda: routing_parts.shadow_samples(planner.shadows.tallies),
         Reason,
     )
-    metrics.watch_index(lambda: index.bytes, index.max_bytes)
     supervisor = await stack.enter_async_context(
         Supervisor(metrics.count_restart, metrics.know_task)
     )
-    keeper = await parts.keeper(config, index, dial, supervisor)
-    upkeep = Upkeep(index, keeper, config.index.snapshot_file, config.index.snapshot_interval_s)
-    upkeep.start(supervisor.run, stack.push_async_callback)
-    test = SelfTest(
-        pool, keeper, Parity(session, dial, tokens.first_choice, rng), config.events.self_test
-    )
-    supervisor.run("self-test", test.run)
-    pool.on_health.append(keeper.health_changed)
+    means = Means(pool, dial, tokens, supervisor, metrics, rng)
+    if config.index.mode == "shared":
+        known = gather_from_central(config.index, means)
+    else:
+        known, _ = await gather_own(config, parts.index(config.index, clock), means, stack)
     planner = routing_parts.planner(
         config,
         pool,
         tokens,
+        # it is the source that knows; the chooser is given what that says
         Chooser(
-            *(index, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
-            beyond=index.beyond,
+            *(NO_ANSWERS, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             moved=peers.moved,
         ),
-        routing_parts.queue(config.routing, clock, metrics),
-        lambda response_id: runtime.owners.find(response_id),
+        routing_parts.Waits(
+            known.source,
+            lambda response_id: runtime.owners.find(response_id),
+            routing_parts.queue(config.routing, clock, metrics),
+        ),
+    )
+    prober = Prober(
+        *(pool, probing, probe_times(config.health), rng),
+        on_refused=forwarder.pool.refused,
+        on_report=lambda member: runtime.learn_cache(member),
     )
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
     runtime = Runtime(
         clock=clock,
         pool=pool,
-        index=index,
+        index=known.index,
         reservations=reservations,
         speeds=speeds,
         tokens=tokens,
         gate=parts.gate(config.tenants, peers, supervisor, metrics),
         planner=planner,
         forwarder=forwarder,
-        keeper=keeper,
-        upkeep=upkeep,
+        keeper=known.keeper,
+        knowledge=known,
         peers=peers,
         owners=shared_parts.owners(config.shared, peers, supervisor),
-        prober=Prober(
-            pool,
-            probing,
-            probe_times(config.health),
-            rng,
-            on_refused=forwarder.pool.refused,
-            on_report=lambda member: runtime.learn_cache(member),
-        ),
+        prober=prober,
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),
         tracer=parts.tracer(config.log, stack),
         readiness=Readiness(clock() + config.index.restore_timeout_s),
         supervisor=supervisor,
         named=named,
-        discovery=await discover(config.discovery, named, stack),
+        membership=Membership(
+            pool,
+            await discover(config.discovery, named, stack),
+            supervisor,
+            {"health": prober.watch, **known.tasks},
+            (lambda member: runtime.learn_cache(member),),
+            (lambda replica_id: runtime.forget(replica_id),),
+        ),
         policy_name=config.routing.policy,
         session_headers=tuple(name.lower() for name in config.routing.session_headers),
         decision_headers=config.listen.decision_headers,

@@ -16,11 +16,14 @@ import uvloop
 from aiohttp import web
 
 from router.config import ConfigError
+from router.entrance import Entrance
 from router.gateway.app import build_admin_server, build_server
 from router.gateway.aside import Aside
 from router.gateway.limits import EdgeLimits
+from router.gateway.server import EdgeServer
 from router.runtime import Runtime
 from router.settings import ListenSettings, RouterConfig
+from router.shared.doors import Doors, doors_of
 from router.tls import CertificateError, ListenerTls, renew, tls_to_replicas
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,10 @@ BACKLOG: Final = 2048
 PARENT_S: Final = 1.0
 SWITCH_S: Final = 0.0005
 """How long a thread that renders a long prompt keeps the event loop waiting (Python: 5 ms)."""
+
+LAST_CALL_S: Final = 0.5
+"""One of several processes that ends answers what comes for so long, and then closes connections
+without a request. Whoever sends one meanwhile is told to use another connection next."""
 
 GARBAGE_EVERY: Final = (5_000, 4, 4)
 """New objects between two looks for cyclic garbage among the youngest, and how many of those before
@@ -62,22 +69,22 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(Runtime.open(config))
         if config.shared.board is not None:
-            runtime.supervisor.run("parent", lambda: _end_with_parent(stopping))
+            runtime.supervisor.run("parent", lambda: end_with_parent(stopping))
         # the probes' listener outlives the clients': it says "draining" until the end
         aside = await stack.enter_async_context(_admin(runtime, config))
-        runner = await stack.enter_async_context(_listening(runtime, listen, tls))
+        port = await stack.enter_async_context(_listening(runtime, config, tls))
         loop.add_signal_handler(signal.SIGHUP, lambda: take_over(runtime, tls, reload))
         # what was built until now stays: no look for garbage need pass through it again
         gc.freeze()
-        _announce(listen.host, runner, is_tls=tls is not None, aside=aside)
-        crashed = await _until(stopping, runtime.crashed)
+        _announce(listen.host, port, is_tls=tls is not None, aside=aside)
+        crashed = await until(stopping, runtime.crashed)
         runtime.drain()
         log.info("draining: %d requests in flight", runtime.in_flight())
         await asyncio.sleep(0 if crashed else listen.settle_s)
     return 1 if crashed else 0
 
 
-async def _end_with_parent(stopping: asyncio.Event) -> None:
+async def end_with_parent(stopping: asyncio.Event) -> None:
     """Nobody would start us over, or stop us."""
     parent = os.getppid()
     while os.getppid() == parent:  # noqa: ASYNC110  the kernel gives no event to wait for
@@ -111,9 +118,13 @@ def raise_file_limit() -> None:
 
 @asynccontextmanager
 async def _listening(
-    runtime: Runtime, listen: ListenSettings, tls: ListenerTls | None
-) -> AsyncIterator[web.ServerRunner]:
-    """Accept clients; on leaving accept no more, let those in flight end, then cut them."""
+    runtime: Runtime, config: RouterConfig, tls: ListenerTls | None
+) -> AsyncIterator[int]:
+    """Accept clients; on leaving accept no more, let those in flight end, then cut them.
+
+    Yields the port.
+    """
+    listen = config.listen
     server = build_server(
         runtime,
         limits_of(listen),
@@ -122,6 +133,10 @@ async def _listening(
     )
     runner = web.ServerRunner(server, shutdown_timeout=listen.drain_s)
     await runner.setup()
+    if listen.sockets:
+        async with _taking_turns(runtime, config, server, runner, tls) as port:
+            yield port
+        return
     try:
         site = web.TCPSite(
             runner,
@@ -134,9 +149,40 @@ async def _listening(
         await site.start()
         if listen.unix_path is not None:
             await web.UnixSite(runner, listen.unix_path, backlog=BACKLOG).start()
-        yield runner
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def _taking_turns(
+    runtime: Runtime,
+    config: RouterConfig,
+    server: EdgeServer,
+    runner: web.ServerRunner,
+    tls: ListenerTls | None,
+) -> AsyncIterator[int]:
+    """Accept from inherited sockets; on leaving, what was accepted is answered first."""
+    sockets, shared = config.listen.sockets, config.shared
+    doors = Doors(doors_of(shared.board or ""), shared.processes)
+    context = None if tls is None else tls.context
+    entrance = Entrance(
+        *(runner, sockets, shared.slot, doors),
+        is_ready=lambda: runtime.obstacle() is None,
+        backlog=BACKLOG,
+        tls=context,
+    )
+    try:
+        runtime.supervisor.run("entrance", entrance.keep)
+        yield entrance.port
+    finally:
+        await runtime.supervisor.stop("entrance")
+        server.is_closing = True
+        await entrance.shut()
+        # a request may follow on a connection that was accepted just now
+        await asyncio.sleep(LAST_CALL_S)
+        await runner.cleanup()
+        doors.close()
 
 
 @asynccontextmanager
@@ -164,9 +210,8 @@ def limits_of(listen: ListenSettings) -> EdgeLimits:
     )
 
 
-def _announce(host: str, runner: web.ServerRunner, *, is_tls: bool, aside: Aside | None) -> None:
+def _announce(host: str, port: int, *, is_tls: bool, aside: Aside | None) -> None:
     """One line of JSON on stdout: whoever started us learns the port from it."""
-    port = runner.addresses[0][1]
     name = f"[{host}]" if ":" in host else host
     ready = {"url": f"http{'s' if is_tls else ''}://{name}:{port}", "pid": os.getpid()}
     if aside is not None:
@@ -176,7 +221,7 @@ def _announce(host: str, runner: web.ServerRunner, *, is_tls: bool, aside: Aside
     sys.stdout.flush()
 
 
-async def _until(stopping: asyncio.Event, crashed: asyncio.Future[None]) -> bool:
+async def until(stopping: asyncio.Event, crashed: asyncio.Future[None]) -> bool:
     """Wait for either; True if a background task crashed."""
     stop = asyncio.ensure_future(stopping.wait())
     waiting: set[asyncio.Future[Any]] = {stop, crashed}

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
+from router.index_settings import IndexSettings as IndexSettings
 from router.routing_settings import RoutingSettings
-from router.setting_types import Ms, Port, Positive, Seconds, Settings
+from router.setting_types import Port, Positive, Seconds, Settings
 from router.setting_types import doc as _doc
 
 
@@ -69,6 +70,9 @@ class ListenSettings(Settings, frozen=True):
     ] = 0.0
     drain_s: Annotated[Seconds, _doc("Longest wait for streams in flight to end.", ge=0)] = 30.0
     reuse_port: Annotated[bool, _doc("Whether other processes may listen there too.")] = False
+    sockets: Annotated[
+        tuple[int, ...], _doc("Listening sockets that are inherited; --processes makes them.")
+    ] = ()
     unix_path: Annotated[str | None, _doc("Unix socket to listen on as well.")] = None
     admin_port: Annotated[
         Port | None,
@@ -149,26 +153,6 @@ class EventsSettings(Settings, frozen=True):
     quiet_s: Annotated[
         Seconds, _doc("After so long without a frame, ask whether any was lost.", gt=0)
     ] = 2.0
-
-
-class IndexSettings(Settings, frozen=True):
-    """What the index may take."""
-
-    max_bytes: Annotated[
-        int,
-        _doc("Bound of the index, in bytes; a (block, replica) pair takes 30 to 60.", ge=2**20),
-    ] = 512 * 2**20
-    tiers: Annotated[dict[str, Ms], _doc("Ms to load 1,000 tokens from a slower `medium`.")] = {}
-    siblings: Annotated[
-        tuple[str, ...], _doc("Base URLs of other routers, to copy the index from at the start.")
-    ] = ()
-    snapshot_file: Annotated[
-        str | None, _doc("File with a copy of the index, read at the start if no sibling answers.")
-    ] = None
-    snapshot_interval_s: Annotated[Seconds, _doc("Between writings of that file.", gt=0)] = 30.0
-    restore_timeout_s: Annotated[
-        Seconds, _doc("Longest wait at the start for siblings and replays.", gt=0)
-    ] = 10.0
 
 
 class SharedSettings(Settings, frozen=True):

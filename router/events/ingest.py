@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from router.blocks import (
@@ -48,6 +48,10 @@ class IngestCounters:
     replays: int = 0
     failed_replays: int = 0
     link_losses: int = 0
+
+    def copy(self) -> IngestCounters:
+        """As they are now."""
+        return replace(self)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from router.blocks import BlockHash
 from router.events.history import CacheShape, IndexOfGuesses, RoutedHistory
-from router.events.ingest import NOT_FOLLOWED, IngestCounters, Standing, follow
+from router.events.ingest import NOT_FOLLOWED, SLICE_BLOCKS, IngestCounters, Standing, follow
 from router.events.snapshot import IndexWithDumps, ReplicaSnapshot
 from router.events.sources import Sources
 from router.events.trust import NOT_ASKED, ReplicaTrust, Trust, TrustChange
@@ -24,6 +24,32 @@ DOWN: Final = "the replica is down"
 _TURNS_FOR_A_FRAME: Final = 1000
 _WITHOUT_EVENTS: Final = frozenset((Trust.BLIND, Trust.APPROXIMATE))
 log = logging.getLogger(__name__)
+
+
+class Watching(Protocol):
+    """What can be known of replicas' event streams, whoever follows them, and what is told back."""
+
+    restored: dict[str, int]
+
+    def of(self, replica_id: str) -> Watched:
+        """A replica's state; a new one is BLIND."""
+        ...
+
+    def is_learning(self, replica_id: str) -> bool:
+        """Is it too early to say how much is known of a replica that is up?"""
+        ...
+
+    def served(self, replica_id: str, prefix: Sequence[BlockHash], hit_tokens: int | None) -> None:
+        """A prompt was computed by a replica; None: it does not say what it reused."""
+        ...
+
+    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
+        """What was predicted, and what the engine reported."""
+        ...
+
+    async def snapshot(self) -> list[ReplicaSnapshot]:
+        """Each followed replica's blocks, at the end of a frame; none if others follow them."""
+        ...
 
 
 class KeptIndex(IndexWithDumps, IndexOfGuesses, Protocol):
@@ -60,6 +86,8 @@ class Keeper:
     """What was known before this router started; each is used once."""
     restored: dict[str, int] = field(default_factory=dict)
     """Replica → blocks that came from such a snapshot."""
+    slice_blocks: int = SLICE_BLOCKS
+    """Blocks applied before other tasks get a turn."""
     _watched: dict[str, Watched] = field(default_factory=dict)
 
     def of(self, replica_id: str) -> Watched:
@@ -68,6 +96,10 @@ class Keeper:
             trust = ReplicaTrust(replica_id, on_change=self._trust_changed)
             self._watched[replica_id] = Watched(trust)
         return self._watched[replica_id]
+
+    def watched_ids(self) -> list[str]:
+        """Replicas that have a state."""
+        return list(self._watched)
 
     def health_changed(self, member: Member) -> None:
         """To be told to by the pool."""
@@ -110,6 +142,14 @@ class Keeper:
             watched.trust.set(Trust.APPROXIMATE, reason)
         watched.history.served(prefix, None if hit_tokens is None else hit_tokens // size)
 
+    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
+        """Compare a prediction with what the engine reported; too many misses clear the index."""
+        size = min(self.index.block_sizes(replica_id), default=0)
+        if size and self.of(replica_id).trust.observe_hit(
+            predicted_tokens // size, hit_tokens // size
+        ):
+            self.index.clear(replica_id)
+
     def _trust_changed(self, change: TrustChange) -> None:
         why = f", {change.reason}" if change.reason else ""
         log.info("replica %s: %s%s", change.replica_id, change.trust, why)
@@ -151,7 +191,8 @@ class Keeper:
 
     def _begin(self, replica_id: str, trust: ReplicaTrust) -> Standing:
         """From what another router, or an earlier one, knew; else from nothing."""
-        standing, seed = Standing(), self.seeds.pop(replica_id, None)
+        standing = Standing(slice_blocks=self.slice_blocks)
+        seed = self.seeds.pop(replica_id, None)
         if seed is not None:
             self.index.load(replica_id, seed.held)
             standing.tracker.stand_at(seed.seq, seed.digest)

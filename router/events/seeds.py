@@ -44,6 +44,8 @@ async def gather_seeds(
     if file is not None:
         try:
             return decode_snapshot(await asyncio.to_thread(Path(file).read_bytes))
+        except FileNotFoundError:
+            log.info("no snapshot in %s yet", file)
         except (OSError, UnreadableSnapshot) as exc:
             log.warning("no snapshot in %s: %s", file, exc)
     return {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from router.events.keeper import Keeper, Watched
+from router.events.keeper import Watched, Watching
 from router.events.trust import Trust
 from router.replicas import Pool
 
@@ -41,7 +41,7 @@ class Silence:
     """
 
     pool: Pool
-    keeper: Keeper
+    keeper: Watching
     in_flight: Callable[[str], int]
     doubt: Callable[[str], None]
     """Told the replica's id: probe it now."""

@@ -31,11 +31,12 @@ _TOO_MANY = (
 class Edge(Protocol):
     """The server that a connection belongs to. `headless`: who began no head, or only began one,
     since when. `answer`: serves a quick request to one of `quick_paths`; whether the connection may
-    carry another."""
+    carry another. `is_closing`: none may."""
 
     headless: dict["Connection", float]
     limits: EdgeLimits
     quick_paths: Collection[bytes]
+    is_closing: bool
     answer: Callable[[QuickRequest], Awaitable[bool]] | None
 
     def admit(self, connection: "Connection", client: str) -> bool: ...
@@ -140,7 +141,9 @@ class Connection(RequestHandler):
         if found is None or found[1] > edge.limits.max_body_bytes:
             return None
         self._known, length, start = found
-        return QuickRequest(self._known, self, length, data[start:])
+        request = QuickRequest(self._known, self, length, data[start:])
+        request.keep_alive = not edge.is_closing
+        return request
 
     async def _serve(self, request: QuickRequest) -> None:
         keeps_alive = False

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from router.central import CentralIndex
+from router.events.keeper import Watching
+from router.index.tiers import TieredIndex
 from router.replicas import Member
 from router.runtime import Runtime
 
@@ -11,8 +14,24 @@ def describe_replicas(runtime: Runtime) -> list[dict[str, Any]]:
     return [_describe(runtime, member) for member in runtime.pool]
 
 
+def describe_known(
+    index: TieredIndex | CentralIndex, keeper: Watching, replica_id: str
+) -> dict[str, Any]:
+    """What is known of its cache, and how well."""
+    watched = keeper.of(replica_id)
+    return {
+        "trust": watched.trust.trust,
+        "trust_reason": watched.trust.reason,
+        "epoch": watched.trust.epoch,
+        "event_counters": watched.counters,
+        "index_blocks": index.replicas().get(replica_id, 0),
+        "restored_blocks": keeper.restored.get(replica_id, 0),
+        "block_sizes": sorted(index.block_sizes(replica_id)),
+    }
+
+
 def _describe(runtime: Runtime, member: Member) -> dict[str, Any]:
-    watched, load = runtime.keeper.of(member.id), runtime.reservations.load(member.id)
+    load = runtime.reservations.load(member.id)
     return {
         "id": member.id,
         "url": member.replica.url,
@@ -23,13 +42,7 @@ def _describe(runtime: Runtime, member: Member) -> dict[str, Any]:
         "is_full": member.full_until > runtime.clock(),
         "last_error": member.last_error,
         "models": sorted(member.models),
-        "trust": watched.trust.trust,
-        "trust_reason": watched.trust.reason,
-        "epoch": watched.trust.epoch,
-        "event_counters": watched.counters,
-        "index_blocks": runtime.index.replicas().get(member.id, 0),
-        "restored_blocks": runtime.keeper.restored.get(member.id, 0),
-        "block_sizes": sorted(runtime.index.block_sizes(member.id)),
+        **describe_known(runtime.index, runtime.keeper, member.id),
         "load": load,
         "in_flight": load.in_flight,
         "cache_tokens": member.cache_tokens,

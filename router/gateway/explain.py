@@ -39,12 +39,18 @@ class Explain:
         answer = asyncio.run_coroutine_threadsafe(
             runtime.planner.explain(generation), runtime.crashed.get_loop()
         )
-        choice, failure = await asyncio.wrap_future(answer)
-        return json_response(explained(runtime, generation.model, choice, failure))
+        choice, failure, silence = await asyncio.wrap_future(answer)
+        return json_response(explained(runtime, generation.model, choice, (failure, silence)))
 
 
-def explained(runtime: Runtime, model: str, choice: Choice, failure: str) -> dict[str, Any]:
-    """Replicas in order of preference; times in ms, lengths in tokens."""
+def explained(
+    runtime: Runtime, model: str, choice: Choice, failures: tuple[str, str]
+) -> dict[str, Any]:
+    """Replicas in order of preference; times in ms, lengths in tokens.
+
+    `failures`: why tokenizing and asking the central index failed, if they did.
+    """
+    failure, index_failure = failures
     around = Surroundings.of(list(choice.candidates.values()))
     queue = runtime.planner.queue
     return {
@@ -52,6 +58,7 @@ def explained(runtime: Runtime, model: str, choice: Choice, failure: str) -> dic
         "reason": choice.decision.reason,
         "prompt_tokens": choice.query.prompt_tokens,
         "tokenize_failure": failure,
+        "index_failure": index_failure,
         "ring_key": choice.query.ring_key,
         "fleet_busy": around.busy,
         "fleet_queueing": around.queueing,

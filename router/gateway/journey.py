@@ -53,6 +53,7 @@ class Journey:
         record.policy = runtime.policy_name
         record.reason = plan.decision.reason
         record.tokenize_failure = plan.tokenize_failure
+        record.index_failure = plan.index_failure
 
     def __enter__(self) -> Self:
         return self
@@ -174,4 +175,4 @@ class Journey:
         predicted, hit = self._record.predicted_hit_tokens, usage.cached_tokens
         self._record.hit_tokens = hit
         if predicted is not None and hit is not None:
-            self._runtime.observe_hit(replica_id, predicted, hit)
+            self._runtime.keeper.observe_hit(replica_id, predicted, hit)

@@ -21,6 +21,14 @@ SWEEP_S = 1.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class LastRequest(web.BaseRequest):
+    """A connection's last: its reply says so."""
+
+    @property
+    def keep_alive(self) -> bool:
+        return False
+
+
 class EdgeServer(web.Server):
     """Makes a `Connection` per client, counts them, and ends those that never finish a head.
 
@@ -50,6 +58,8 @@ class EdgeServer(web.Server):
         self.limits = limits
         self.answer = answer
         self.quick_paths = quick_paths if answer is not None else ()
+        self.is_closing = False
+        """Whether each request from now on is its connection's last."""
         self._by_client: Counter[str] = Counter()
         self._sweep: asyncio.TimerHandle | None = None
 
@@ -86,7 +96,8 @@ class EdgeServer(web.Server):
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
-        return web.BaseRequest(
+        kind = LastRequest if self.is_closing else web.BaseRequest
+        return kind(
             message,
             payload,
             protocol,

@@ -1,7 +1,7 @@
 """The admin port of `serve --processes N`: one listener that speaks for all of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +13,7 @@ from router.gateway.admin import METRICS_CONTENT_TYPE, healthz
 from router.gateway.replies import json_response
 from router.gateway.totals import Totals
 
+INDEX_SLOT: Final = -1
 ANSWER_S: Final = 2.0
 """Longest wait for one process: a scrape must not hang on one that is stuck."""
 
@@ -27,9 +28,10 @@ class Voice:
 
 @dataclass(slots=True)
 class Speaker:
-    """`voices`: the processes that run now, by slot."""
+    """`voices`: the routers that run now, by slot. `index`: their central index, if any."""
 
     voices: Callable[[], Mapping[int, Voice]]
+    index: Callable[[], Voice | None]
     session: aiohttp.ClientSession
     totals: Totals = field(default_factory=Totals)
 
@@ -42,7 +44,9 @@ class Speaker:
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         """All of them added up; one that does not answer is as it was."""
-        voices = self.voices()
+        voices = dict(self.voices())
+        if (index := self.index()) is not None:
+            voices[INDEX_SLOT] = index
         texts = await asyncio.gather(*(self._text(voice, "/metrics") for voice in voices.values()))
         for (slot, voice), text in zip(voices.items(), texts, strict=True):
             if text is not None:
@@ -58,7 +62,16 @@ class Speaker:
             {"slot": slot, "pid": voice.pid, **body} for slot, (voice, body) in answers.items()
         ]
         first = processes[0]["replicas"] if processes else []
-        return json_response({"replicas": first, "processes": processes})
+        whole: dict[str, Any] = {"replicas": first, "processes": processes}
+        if (index := self.index()) is not None:
+            body = await self._json(index, "/debug/replicas")
+            whole["index"] = {"pid": index.pid, **(body or {})}
+        return json_response(whole)
+
+    async def snapshot(self, request: web.BaseRequest) -> web.Response:
+        """Of the central index; without one, of any of them."""
+        index = self.index()
+        return await self._first_of(request, [index] if index else self.voices().values())
 
     async def shadow(self, request: web.BaseRequest) -> web.Response:
         """What each process compared: each sees its own requests."""
@@ -68,9 +81,12 @@ class Speaker:
 
     async def pass_on(self, request: web.BaseRequest) -> web.Response:
         """What any of them can answer, from the first that does."""
+        return await self._first_of(request, self.voices().values())
+
+    async def _first_of(self, request: web.BaseRequest, voices: Iterable[Voice]) -> web.Response:
         body = await request.read()
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _OWN}
-        for voice in self.voices().values():
+        for voice in voices:
             url = f"{voice.url}{request.path_qs}"
             try:
                 async with self.session.request(
@@ -112,12 +128,15 @@ _OWN: Final = frozenset({"host", "content-length", "transfer-encoding", "connect
 
 @asynccontextmanager
 async def speaking(
-    voices: Callable[[], Mapping[int, Voice]], host: str, port: int
+    voices: Callable[[], Mapping[int, Voice]],
+    index: Callable[[], Voice | None],
+    host: str,
+    port: int,
 ) -> AsyncIterator[int]:
     """Listen there; yields the port. OSError."""
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
-        speaker = Speaker(voices, session)
+        speaker = Speaker(voices, index, session)
         app = web.Application()
         app.router.add_get("/healthz", healthz)
         app.router.add_get("/readyz", speaker.readyz)
@@ -125,7 +144,7 @@ async def speaking(
         app.router.add_get("/debug/replicas", speaker.replicas)
         app.router.add_post("/debug/explain", speaker.pass_on)
         app.router.add_get("/debug/shadow", speaker.shadow)
-        app.router.add_get("/internal/snapshot", speaker.pass_on)
+        app.router.add_get("/internal/snapshot", speaker.snapshot)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:

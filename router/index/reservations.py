@@ -6,63 +6,19 @@ holds the reservation lets go of it when the stream ends, however it ends.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from router.blocks import BlockHash
 from router.index.lane import Computed, Lane, Reservation
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
+from router.index.siblings import NoSiblings, OthersLoads, Siblings
 from router.replicas import ReplicaId
 
 __all__ = ["Computed", "NoSiblings", "OthersLoads", "Reservation", "Reservations", "Siblings"]
 
 FADING_S: Final = 0.1
 """What only fades is read anew so often: of a half-life of 30 s that is a quarter of a percent."""
-
-
-class OthersLoads(Protocol):
-    """What other routers make replicas do."""
-
-    def get(self, replica_id: ReplicaId, /) -> Load | None:
-        """All of them together, as of now. None: nothing."""
-
-
-class Siblings(Protocol):
-    """Other processes of this host that send to the same replicas."""
-
-    def get(self, replica_id: ReplicaId) -> Load | None:
-        """What they make the replica do now."""
-
-    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
-        """What we do has changed to what `read` gives."""
-
-    def begin(self, reservation: Reservation) -> None:
-        """We sent it."""
-
-    def end(self, reservation: Reservation) -> None:
-        """It is over. Not more than once for each that began."""
-
-    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
-        """Leading blocks of `prefix` (not empty) that theirs in flight hold or compute."""
-
-
-class NoSiblings:
-    """One process."""
-
-    def get(self, replica_id: ReplicaId) -> Load | None:
-        return None
-
-    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
-        """Nobody wants to know."""
-
-    def begin(self, reservation: Reservation) -> None:
-        """Nobody wants to know."""
-
-    def end(self, reservation: Reservation) -> None:
-        """Nobody wants to know."""
-
-    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
-        return {}
 
 
 @dataclass(slots=True)
@@ -75,6 +31,8 @@ class Reservations:
     siblings: Siblings = field(default_factory=NoSiblings)
     _lanes: dict[ReplicaId, Lane] = field(default_factory=dict)
     _recent: dict[ReplicaId, Recent] = field(default_factory=dict)
+    _left: set[ReplicaId] = field(default_factory=set)
+    """Replicas that left while they had requests of ours."""
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
 
@@ -84,6 +42,7 @@ class Reservations:
         Behind another router's prompts it is no lesson: their first tokens, by which its own time
         could be told from theirs, aren't seen here.
         """
+        self._left.discard(reservation.replica_id)
         recent = self._recent.setdefault(reservation.replica_id, Recent())
         recent.add(reservation.cost_ms + reservation.reusing_ms, reservation.booked_at)
         lane = self._lanes.setdefault(reservation.replica_id, Lane())
@@ -122,6 +81,8 @@ class Reservations:
             self.answers.ended((now - reservation.computed_at) * 1e3, answer_tokens)
         self._forget_prefix(reservation)
         self._tell(reservation.replica_id)
+        if reservation.replica_id in self._left:
+            self.forget(reservation.replica_id)
 
     def load(self, replica_id: ReplicaId) -> Load:
         """What the replica has to do now, for this router and others."""
@@ -186,8 +147,12 @@ class Reservations:
         lane = self._lanes.get(replica_id)
         if lane is not None:
             lane.known = None
-            if not lane.pending and not lane.running:
-                del self._lanes[replica_id]
+            if lane.pending or lane.running:
+                self._left.add(replica_id)
+                return
+            del self._lanes[replica_id]
+        self._left.discard(replica_id)
+        self.siblings.forget(replica_id)
 
     def in_flight(self, replica_id: ReplicaId) -> int:
         lane = self._lanes.get(replica_id)

@@ -12,16 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from router.blocks import BlockHash
+from router.index.answers import Known, Matcher
 from router.index.load import RECENT_WINDOW_MS
 from router.index.moved import Moved
-from router.index.protocol import PrefixIndex
 from router.index.reservations import Reservation, Reservations
-from router.index.tiers import Load, Loads
+from router.index.tiers import Loads
 from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
 from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
-from router.routing.loading import loading
+from router.routing.hits import NO_HIT, NO_HOLDINGS, Holdings
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ring import Ring
@@ -83,6 +83,10 @@ class Choice(Struct, frozen=True):
     contenders: Mapping[ReplicaId, Contender]
     ask: Ask
 
+    def blind(self) -> "Choice":
+        """The same, made without knowing what anybody holds."""
+        return replace(self, decision=replace(self.decision, reason=Reason.UNKNOWN))
+
     def kept_by(self, owner: ReplicaId | None) -> "Choice":
         """Nobody else can answer what goes on from an answer that `owner` keeps. If it is away,
         whoever is asked says that it knows of none."""
@@ -127,7 +131,8 @@ class Claim(Struct, eq=False):
 class Chooser:
     """What the router knows, and the policy that reads it."""
 
-    index: PrefixIndex
+    index: Matcher
+    """Asked where nothing was asked before."""
     reservations: Reservations
     speeds: Speeds
     policy: Policy
@@ -147,9 +152,14 @@ class Chooser:
         self.history.forget(replica_id)
         self.cache_tokens.pop(replica_id, None)
 
-    def consider(self, ask: Ask, contenders: Sequence[Contender]) -> Choice:
-        """Where this would go, and why. No side effect but a policy's own turn."""
-        candidates = self._candidates(ask, contenders)
+    def consider(
+        self, ask: Ask, contenders: Sequence[Contender], known: Known | None = None
+    ) -> Choice:
+        """Where this would go, and why. No side effect but a policy's own turn.
+
+        `known`: what an index says, or has said if it had to be waited for.
+        """
+        candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
         ring_key = _ring_key(ask, contenders, candidates)
         query = RouteQuery(ask.prompt_tokens, ring_key, moved_to)
@@ -192,21 +202,23 @@ class Chooser:
         if replica_id != self._ring.order(session, choice.candidates, choice.query.moved_to)[0]:
             self.moved.note(session, replica_id, now)
 
-    def _candidates(self, ask: Ask, contenders: Sequence[Contender]) -> list[Candidate]:
+    def _candidates(
+        self, ask: Ask, contenders: Sequence[Contender], known: Known | None
+    ) -> list[Candidate]:
         # before what is coming: another process may choose in between, and whoever saw its load
         # without its prefix would flee from what it should wait for
         loads = self.reservations.loads([contender.replica_id for contender in contenders])
         speed_of, size_of = self.speeds.of, self.cache_tokens.get
         answers = self.reservations.answers
         alone_tokens = answers.mean_tokens / 2 + ask.prompt_tokens
-        holdings: dict[int, _Holdings] = {}
+        holdings: dict[int, Holdings] = {}
         candidates = []
         # As plain as it is because it is on every request's path, for every replica.
         for contender, load in zip(contenders, loads, strict=True):
             prefix, replica_id = contender.prefix, contender.replica_id
             found = holdings.get(id(prefix))
             if found is None:
-                found = holdings[id(prefix)] = self._holdings(prefix, ask.prompt_tokens)
+                found = holdings[id(prefix)] = self._holdings(prefix, ask.prompt_tokens, known)
             hit = found.hit(replica_id) if replica_id in found.anything else NO_HIT
             ttft = speed_of(replica_id, contender.fleet)
             wait_ms, running = load.wait_ms, load.running
@@ -230,57 +242,21 @@ class Chooser:
             )  # fmt: skip
         return candidates
 
-    def _holdings(self, prefix: Prefix, prompt_tokens: int) -> "_Holdings":
+    def _holdings(self, prefix: Prefix, prompt_tokens: int, known: Known | None) -> Holdings:
         hashes, size = prefix.hashes, prefix.block_size
         if not hashes:
             return NO_HOLDINGS
-        uses_history = self.policy.uses_history
-        matched = (self.history if uses_history else self.index).match(hashes)
+        tiers: Loads = {}
+        if self.policy.uses_history:
+            matched: Mapping[ReplicaId, int] = self.history.match(hashes)
+        else:
+            matched = (known or self.index).match(hashes)
+            tiers = (known.beyond if known is not None else self.beyond)(hashes, matched)
         expected = self.reservations.expected(hashes)
-        tiers: Loads = {} if uses_history else self.beyond(hashes, matched)
         # engines always compute a prompt's last token
         most_tokens = max(0, (prompt_tokens - 1) // size) * size
         anything = {*matched, *expected, *tiers}
-        return _Holdings(matched, expected, tiers, frozenset(anything), size, most_tokens)
-
-
-class _Hit(Struct, frozen=True, gc=False):
-    """Tokens of a prompt that one replica holds, all that it would reuse, what of that it would
-    load from a slower tier, and what requests in flight there hold for it."""
-
-    held_tokens: int = 0
-    tokens: int = 0
-    loaded_tokens: int = 0
-    coming_tokens: int = 0
-    load_ms: float = 0.0
-    tiers: tuple[Load, ...] = ()
-
-
-class _Holdings(Struct, frozen=True, gc=False):
-    """Who holds how much of one prefix, in blocks. `anything`: whoever is in one of the three;
-    `most_tokens`: of the prefix that can be a hit."""
-
-    matched: Mapping[ReplicaId, int]
-    expected: Mapping[ReplicaId, int]
-    tiers: Loads
-    anything: frozenset[ReplicaId]
-    block_size: int
-    most_tokens: int
-
-    def hit(self, replica_id: ReplicaId) -> _Hit:
-        held, coming = self.matched.get(replica_id, 0), self.expected.get(replica_id, 0)
-        near, size, most = max(held, coming), self.block_size, self.most_tokens
-        end, load_ms = near, 0.0
-        parts = self.tiers.get(replica_id, ())
-        if parts:
-            end, load_ms = loading(parts, held, near, size)
-        tokens = min(end * size, most)
-        loaded = tokens - min(near * size, most)
-        return _Hit(min(held * size, most), tokens, loaded, coming * size, load_ms, parts)
-
-
-NO_HIT: Final = _Hit()
-NO_HOLDINGS: Final = _Holdings({}, {}, {}, frozenset(), 0, 0)
+        return Holdings(matched, expected, tiers, frozenset(anything), size, most_tokens)
 
 
 def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:

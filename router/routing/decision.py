@@ -22,6 +22,8 @@ class Reason(StrEnum):
     """No replica holds enough to matter: consistent hashing over the prompt's beginning."""
     KEPT = "kept"
     """It keeps the response that the ask goes on from."""
+    UNKNOWN = "unknown"
+    """The central index did not answer in time: load, and consistent hashing as for a cold one."""
     SESSION = "session"
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"

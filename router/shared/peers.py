@@ -134,7 +134,10 @@ class Peers:
             await self.store.aclose()
 
     def sample(self) -> SharedSample:
-        return SharedSample(self.state, self.routers, dict(self.failures), self.wipes)
+        untold = self.reservations.siblings.untold
+        return SharedSample(
+            self.state, self.routers, dict(self.failures), self.wipes, untold=untold
+        )
 
     def _note_wipe(self, *, was_known: bool) -> None:
         now, before = self.clock(), self._reported_at

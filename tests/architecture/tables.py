@@ -103,6 +103,8 @@ def _families() -> Iterator[Metric]:
     metrics = Metrics(lambda: [sample], lambda: [tokenizer], lambda: [shared], lambda: [shadow])
     metrics.watch_index(lambda: 0, 1)
     metrics.watch_queue(lambda: 0)
+    metrics.watch_central(lambda: {"in_time": 0}, lambda: True)
+    metrics.watch_desk(lambda: 0, lambda: 0)
     yield from metrics.registry.collect()
 
 

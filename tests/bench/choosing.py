@@ -49,8 +49,9 @@ class Bench:
 
 def build(replicas: int) -> Bench:
     rng, now = Random(1), [0.0]
+    index = MemoryIndex(clock=lambda: now[0])
     chooser = Chooser(
-        index=MemoryIndex(clock=lambda: now[0]),
+        index=index,
         reservations=Reservations(lambda: now[0]),
         speeds=Speeds(),
         policy=POLICIES["cache-aware"](rng),
@@ -64,7 +65,7 @@ def build(replicas: int) -> Bench:
             if rng.random() < HOLDERS_SHARE:
                 hashes = tuple(hash_blocks(tokens, BLOCK_SIZE))
                 event = BlockStored(hashes, None, tokens, BLOCK_SIZE, medium="GPU")
-                chooser.index.store(replica_id, event)
+                index.store(replica_id, event)
     asks = []
     for number in range(PROMPTS):
         tokens = rng.choice(beginnings) + _tokens(rng, OWN_TOKENS)

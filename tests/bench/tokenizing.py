@@ -19,12 +19,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from router.blocks import BlockStored
-from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
+from router.index.tiers import TieredIndex
 from router.openai.generation import parse_generation
 from router.planner import Planner
 from router.replicas import Pool
 from router.routing import POLICIES, Chooser, Speeds
+from router.source import OwnIndex
 from router.tokens import Limits, LocalTokenizer
 from router.tokens.block_memo import BlockMemo
 from tests.support.builders import model_rows, replica
@@ -79,10 +80,11 @@ class Bench:
         for name in REPLICAS:
             pool.mark_up(name, model_rows("m"))
         self.memo = BlockMemo(64 << 20)
-        self.index = MemoryIndex(clock=time.monotonic)
+        self.index = TieredIndex(clock=time.monotonic)
         self.planner = Planner(
             pool=pool,
             tokenizer=self.tokenizer,
+            source=OwnIndex(self.index),
             chooser=Chooser(
                 self.index,
                 Reservations(time.monotonic),

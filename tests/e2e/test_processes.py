@@ -5,12 +5,14 @@ import os
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import aiohttp
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.faults import CHAT, QUICK, FaultyEngine, works_slowly
+from tests.support.faults import CHAT, QUICK, FaultyEngine, works, works_slowly
 from tests.support.processes import start, until
 
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -30,7 +32,8 @@ async def three_processes(*faults, policy="least-loaded", more=()):
         async with aiohttp.ClientSession(router.url, connector=connector) as session:
             await until(lambda: all_ready(session))
             yield router, session
-            assert await router.stop() == 0
+            if router.process.returncode is None:
+                assert await router.stop() == 0
     finally:
         await router.kill()
         for engine in engines:
@@ -150,3 +153,57 @@ async def test_a_wrong_setting_ends_it_at_once():
     _, text = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 2
     assert b"events.bind" in text
+
+
+async def is_replaced(router, pid):
+    running = psutil.Process(router.process.pid).children()
+    return len(running) == 3 and pid not in {child.pid for child in running}
+
+
+async def test_a_rolling_restart_of_all_processes_fails_no_request():
+    async with three_processes(works, works) as (router, session):
+        first = set(router.ready["processes"])
+        statuses: list[int | str] = []
+        is_over = asyncio.Event()
+
+        async def keep_asking():
+            while not is_over.is_set():
+                try:
+                    async with session.post(CHAT, json=BODY) as response:
+                        body = await response.read()
+                        statuses.append(200 if response.status == 200 else body.decode())
+                except (aiohttp.ClientError, OSError) as exc:
+                    statuses.append(repr(exc))
+
+        clients = [asyncio.create_task(keep_asking()) for _ in range(16)]
+        for pid in first:
+            before = len(statuses)
+            os.kill(pid, signal.SIGTERM)
+            await until(partial(is_replaced, router, pid), within_s=30)
+            await until(lambda: all_ready(session), within_s=30)
+            assert len(statuses) > before
+        is_over.set()
+        await asyncio.gather(*clients)
+        assert set(statuses) == {200}
+        pids = {child.pid for child in psutil.Process(router.process.pid).children()}
+        assert not first & pids
+
+
+async def test_a_supervisor_that_is_killed_leaves_nothing_in_memory_for_long():
+    folder = None
+    async with three_processes(works) as (router, _):
+        for child in psutil.Process(router.process.pid).children():
+            flags = [flag for flag in child.cmdline() if flag.startswith("--set=shared.board=")]
+            folder = os.path.dirname(flags[0].rpartition("=")[2])
+        assert folder is not None
+        assert Path(folder).is_dir()  # noqa: ASYNC240
+        children = psutil.Process(router.process.pid).children()
+        await router.kill()
+
+        async def orphans_ended():
+            return not any(child.is_running() for child in children)
+
+        await until(orphans_ended)
+        assert Path(folder).is_dir()  # noqa: ASYNC240
+        async with three_processes(works):
+            assert not Path(folder).exists()  # noqa: ASYNC240

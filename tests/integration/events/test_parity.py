@@ -9,6 +9,7 @@ import pytest
 import zmq.asyncio
 from aiohttp import web
 
+from router.events.keeper import Keeper
 from router.events.sources import DialSources
 from router.openai.generation import Generation
 from router.parity import Parity, SelfTest, Verdict
@@ -159,6 +160,7 @@ async def test_a_mistake_that_the_self_test_finds_costs_exact(local):
         aiohttp.ClientSession() as session,
     ):
         keeper = run.runtime.keeper
+        assert isinstance(keeper, Keeper)
         parity = Parity(session, DialSources(context, session), lambda model: wrong, Random(1))
         testing = asyncio.create_task(SelfTest(run.runtime.pool, keeper, parity).run())
         trust = keeper.of("r2").trust

@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from router.index.tiers import TieredIndex
 from tests.support.gateway import Gateway, gateway
 from tests.support.processes import until
 from workers.engine import EngineOptions, RunningEngine, run_engine
@@ -41,7 +42,9 @@ def trust_of(run: Gateway) -> tuple[str, str]:
 
 
 async def knows_all(run: Gateway, engine: RunningEngine) -> bool:
-    return run.runtime.index.blocks_of("r1") == set(engine.cached())
+    index = run.runtime.index
+    assert isinstance(index, TieredIndex)
+    return index.blocks_of("r1") == set(engine.cached())
 
 
 async def warm_up(run: Gateway, engine: RunningEngine) -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from router.blocks import BlockStored, as_tokens
 from router.errors import ModelNotFound, NoReplicaAvailable
-from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
+from router.index.tiers import TieredIndex
 from router.openai.generation import parse_generation
 from router.planner import Planner
 from router.replicas import Pool
 from router.routing import Chooser, Reason, Speeds
 from router.routing.policies.cache_aware import CacheAware
+from router.source import OwnIndex
 from router.tokens.protocol import Reason as TokenizeReason
 from router.tokens.protocol import TokenizeFailed
 from tests.support.builders import ManualClock, model_rows, replica
@@ -44,13 +45,14 @@ def planner(clock):
     for name in ("r1", "r2"):
         pool.mark_up(name, model_rows("m", "style", adapter_of="m"))
     chooser = Chooser(
-        index=MemoryIndex(clock=clock),
+        index=(index := TieredIndex(clock=clock)),
         reservations=Reservations(clock),
         speeds=Speeds(),
         policy=CacheAware(),
         clock=clock,
     )
-    return Planner(pool=pool, tokenizer=ScriptedTokenizer(), chooser=chooser)
+    tokenizer, source = ScriptedTokenizer(), OwnIndex(index)
+    return Planner(pool=pool, tokenizer=tokenizer, source=source, chooser=chooser)
 
 
 def store(planner, replica_id, tokens, *, extra=None, lora=None):

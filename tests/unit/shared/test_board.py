@@ -5,6 +5,7 @@ import pytest
 from router.index.load import Load
 from router.index.reservations import Reservation, Reservations
 from router.shared import LoadBoard
+from router.shared.board import RETRY_S, ROWS
 from tests.support.builders import ManualClock
 
 
@@ -65,3 +66,59 @@ def test_replicas_keep_apart_up_to_the_last_row(boards, clock):
     seen = [two.load(f"r{number}").queued_tokens for number in range(1030)]
     assert seen[:1024] == list(range(1, 1025))
     assert seen[1024:] == [0] * 6
+
+
+def test_pods_that_come_and_go_do_not_use_up_the_rows(boards, clock):
+    one, two = (Reservations(clock, siblings=board) for board in boards[:2])
+    for number in range(3 * ROWS):
+        name = f"pod-{number}"
+        claim = Reservation(name, 100, 50.0, (), clock())
+        one.take(claim)
+        assert two.load(name).queued_tokens == 100
+        one.release(claim)
+        one.forget(name)
+        two.forget(name)
+    assert [board.untold for board in boards] == [0, 0, 0]
+
+
+def test_a_row_that_others_still_use_is_never_given_away(boards, clock):
+    one, two, three = (Reservations(clock, siblings=board) for board in boards)
+    kept = [Reservation(f"kept-{number}", 100, 50.0, (), clock()) for number in range(ROWS)]
+    for claim in kept:
+        one.take(claim)
+    two.take(Reservation("more", 7, 5.0, (), clock()))
+    assert boards[1].untold == 1
+    assert three.load("more").queued_tokens == 0
+    assert {two.load(claim.replica_id).queued_tokens for claim in kept} == {100}
+    one.release(kept[5])
+    one.forget("kept-5")
+    clock.advance(RETRY_S)
+    two.take(Reservation("more", 7, 5.0, (), clock()))
+    assert three.load("more").in_flight == 2
+    assert boards[1].untold == 0
+    assert two.load("kept-6").in_flight == 1
+
+
+def test_a_replica_that_left_with_requests_in_flight_is_forgotten_with_the_last(boards, clock):
+    one, two = (Reservations(clock, siblings=board) for board in boards[:2])
+    claims = [Reservation("r1", 100, 50.0, (1, 2), clock()) for _ in range(2)]
+    for claim in claims:
+        one.take(claim)
+    one.forget("r1")
+    assert two.load("r1").queued_tokens == 200
+    for claim in claims:
+        one.release(claim)
+    assert one.own_loads() == {}
+    assert boards[1].get("r1") is None
+
+
+def test_whose_row_went_to_another_claims_a_new_one(boards, clock):
+    one, two, three = (Reservations(clock, siblings=board) for board in boards)
+    assert two.load("idle").in_flight == 0  # two knows its row; nobody has anything in it
+    for number in range(ROWS):
+        one.take(Reservation(f"r{number}", 1, 1.0, (), clock()))
+    assert boards[0].untold == 0
+    clock.advance(RETRY_S)
+    two.take(Reservation("idle", 50, 5.0, (), clock()))
+    assert boards[1].untold == 1
+    assert sum(three.load(f"r{number}").in_flight for number in range(ROWS)) == ROWS

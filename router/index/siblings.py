@@ -1,0 +1,66 @@
+"""Who else sends to the same replicas: other routers, other processes of this host."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from router.blocks import BlockHash
+from router.index.lane import Reservation
+from router.index.load import Load
+from router.replicas import ReplicaId
+
+
+class OthersLoads(Protocol):
+    """What other routers make replicas do."""
+
+    def get(self, replica_id: ReplicaId, /) -> Load | None:
+        """All of them together, as of now. None: nothing."""
+
+
+class Siblings(Protocol):
+    """Other processes of this host that send to the same replicas."""
+
+    def get(self, replica_id: ReplicaId) -> Load | None:
+        """What they make the replica do now."""
+
+    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+        """What we do has changed to what `read` gives."""
+
+    def begin(self, reservation: Reservation) -> None:
+        """We sent it."""
+
+    def end(self, reservation: Reservation) -> None:
+        """It is over. Not more than once for each that began."""
+
+    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        """Leading blocks of `prefix` (not empty) that theirs in flight hold or compute."""
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """It left, and nothing of ours is in flight there."""
+
+    @property
+    def untold(self) -> int:
+        """Replicas whose load could not be shared."""
+
+
+class NoSiblings:
+    """One process."""
+
+    untold = 0
+
+    def get(self, replica_id: ReplicaId) -> Load | None:
+        return None
+
+    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+        """Nobody wants to know."""
+
+    def begin(self, reservation: Reservation) -> None:
+        """Nobody wants to know."""
+
+    def end(self, reservation: Reservation) -> None:
+        """Nobody wants to know."""
+
+    def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
+        return {}
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """There is nothing to forget."""
