@@ -55,6 +55,7 @@ class CentralIndex:
     _states: dict[ReplicaId, ReplicaState] = field(default_factory=dict)
     _sizes: dict[ReplicaId, frozenset[int]] = field(default_factory=dict)
     _watched: dict[ReplicaId, Watched] = field(default_factory=dict)
+    _reusing: set[ReplicaId] = field(default_factory=set)
 
     @property
     def is_connected(self) -> bool:
@@ -136,6 +137,12 @@ class CentralIndex:
         """See `Watching`."""
         self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens)))
 
+    def expect_reused(self, replica_id: ReplicaId) -> None:
+        """See `PrefixIndex`. Told once on each connection."""
+        if self._link is not None and replica_id not in self._reusing:
+            self._reusing.add(replica_id)
+            self._say(wire.frame(wire.Kind.REUSED, replica_id.encode()))
+
     def suspect(self, replica_id: ReplicaId) -> None:
         """We can't reach it: the index should look at once."""
         self._say(wire.frame(wire.Kind.SUSPECT, replica_id.encode()))
@@ -148,6 +155,7 @@ class CentralIndex:
         """A connection that may ask. OSError, TimeoutError."""
         loop, address = asyncio.get_running_loop(), self.address
         self._states.clear()
+        self._reusing.clear()
         async with asyncio.timeout(CONNECT_S):
             _, link = (
                 await loop.create_unix_connection(self._new_link, address.path)

@@ -203,6 +203,8 @@ class _Visitor(asyncio.Protocol):
             desk.keeper.observe_hit(report.replica_id, report.predicted_tokens, report.hit_tokens)
         elif kind == Kind.SUSPECT:
             desk.hurry(body.decode("utf-8", "replace"))
+        elif kind == Kind.REUSED:
+            desk.index.expect_reused(body.decode("utf-8", "replace"))
 
     def _join(self, kind: int, body: bytes) -> None:
         size = wire.NONCE_BYTES

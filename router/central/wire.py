@@ -52,6 +52,7 @@ class Kind(IntEnum):
     SERVED = 7
     HIT = 8
     SUSPECT = 9
+    REUSED = 10
 
 
 class BadFrame(ConnectionError):

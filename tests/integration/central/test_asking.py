@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from router.blocks import BlockStored
+from router.blocks import BlockRemoved, BlockStored
 from router.central import Address, AskLimits, CentralIndex, Desk, wire
 from router.events.history import CacheShape, RoutedHistory
 from router.events.keeper import Keeper
@@ -325,3 +325,19 @@ async def test_a_stored_block_is_in_the_very_next_answer(address):
                 ),
             )
             assert (await router.ask([PREFIX]))[0].match(PREFIX) == {"r1": blocks}
+
+
+async def test_blocks_that_are_reported_again_count_once_when_a_router_says_so(address):
+    made = central()
+    async with listening(made, address), asking(made.address) as router:
+        await connected(router)
+        router.expect_reused("r1")
+
+        async def is_told():
+            return "r1" in made.index.replicas()
+
+        await until(is_told)
+        for _ in range(2):
+            made.index.store("r1", stored([1, 2], TOKENS[: 2 * BLOCK_SIZE]))
+        made.index.remove("r1", BlockRemoved((1, 2)))
+        assert (await router.ask([PREFIX]))[0].match(PREFIX) == {}

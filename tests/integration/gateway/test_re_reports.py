@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from router.index.tiers import TieredIndex
 from tests.integration.gateway.test_cache_sizes import OPTIONS, settings_of
 from tests.support.events import prefix, removed, stored
 from tests.support.gateway import gateway
@@ -25,6 +26,7 @@ async def test_a_request_for_full_reports_tells_the_index_to_expect_them(mode, l
             assert reply.status == 200
             await reply.read()
         index = run.runtime.index
+        assert isinstance(index, TieredIndex)
         for _ in range(2):
             index.store("r1", stored([1, 2], TOKENS))
         index.remove("r1", removed(1, 2))
