@@ -25,6 +25,7 @@ from router.runtime import Runtime
 from router.settings import ListenSettings, RouterConfig
 from router.shared.doors import Doors, doors_of
 from router.tls import CertificateError, ListenerTls, renew, tls_to_replicas
+from router.tokens.encoder import encode_in_the_calling_thread
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def run(config: RouterConfig, reload: Reload) -> int:
     raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE_EVERY)
+    encode_in_the_calling_thread()
     try:
         return uvloop.run(serve(config, reload))
     except CertificateError as exc:

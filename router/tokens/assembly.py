@@ -63,8 +63,8 @@ class Tokenizers:
                 tokenizer=name,
                 is_trusted=judged.is_trusted,
                 verdicts={str(kind): count for kind, count in judged.verdicts.items()},
-                memo_bytes=memo.size_bytes,
-                memo_hits=memo.hits,
+                memo_bytes=local.memo_bytes,
+                memo_hits=memo.hits + local.passage_hits,
                 memo_misses=memo.misses,
                 stuck_threads=local.workers.stuck,
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from router.tokens.protocol import Reason, TokenizeFailed
@@ -44,7 +45,7 @@ def conversation(messages: Sequence[Any], *, parts: bool) -> list[Message]:
 
 def without_developer(messages: list[Message]) -> list[Message]:
     """For templates that don't know the developer: make it system, and all systems one."""
-    if all(message["role"] != "developer" for message in messages):
+    if "developer" not in map(itemgetter("role"), messages):
         return messages
     return _one_system([_as_system(message) for message in messages])
 

@@ -8,10 +8,11 @@ pre-tokenizers treat the very first text of an input in another way (Metaspace, 
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
@@ -21,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer
 from router.blocks import as_tokens
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.tokens.memo import Memo
+from router.tokens.passages import Part, Passage, text_of
 from router.tokens.prompt import Truncation
 
 LITERAL: Final = "\udc80"
@@ -84,6 +86,50 @@ class PieceEncoder(ABC):
     @abstractmethod
     def _encode(self, piece: str) -> bytes: ...
 
+    def opens(self, text: str) -> bool:
+        """Whether a cut comes before this text, whatever it is that precedes it."""
+        return False
+
+    def weld(self, parts: Sequence[Part]) -> list[str | bytes]:
+        """Pieces of the parts' whole text; ids in the place of those that are known.
+
+        A passage's ids are its own if there is a cut before it and a cut behind it.
+        """
+        if not self.cuts:
+            return list(self.pieces("".join(map(text_of, parts))))
+        welded: list[str | bytes] = []
+        tail: list[str] = []  # from the end: texts up to the next cut that is sure
+        for part in reversed(parts):
+            if isinstance(part, str):
+                if part:
+                    tail.append(part)
+                continue
+            if tail and self.opens(tail[-1]):
+                welded += reversed(self.pieces("".join(reversed(tail))))
+                tail.clear()
+            if tail or not self._passage_opens(part):
+                tail += [part.text] if part.text else []
+            elif part.ids is not None:
+                welded.append(part.ids)
+            else:
+                welded += reversed(self._note_ids(part))
+        welded += reversed(self.pieces("".join(reversed(tail))))
+        welded.reverse()
+        return welded
+
+    def _passage_opens(self, passage: Passage) -> bool:
+        if passage.opens is None:
+            passage.opens = self.opens(passage.text)
+        return passage.opens
+
+    def _note_ids(self, passage: Passage) -> list[str]:
+        """A passage's pieces; its ids are noted if they are all remembered."""
+        pieces = self.pieces(passage.text)
+        found = self.memo.peek_all(pieces)
+        if None not in found:
+            passage.ids = b"".join(ids for ids in found if ids is not None)
+        return pieces
+
     def recall(self, pieces: Iterable[str]) -> list[bytes | None]:
         """Ids of each piece; None for one that has to be encoded."""
         return self.memo.get_all(pieces)
@@ -107,6 +153,7 @@ class Encoder(PieceEncoder):
         self._tokenizer = tokenizer
         self._literal: Tokenizer | None = None
         self._boundary = _boundary(tokenizer)
+        self._openers = _openers(tokenizer)
         self.edges = _edges(tokenizer)
 
     @property
@@ -126,6 +173,10 @@ class Encoder(PieceEncoder):
         bounds = [0, *starts, len(text)]
         return [text[a:b] for a, b in pairwise(bounds) if a < b]
 
+    def opens(self, text: str) -> bool:
+        found = None if self._boundary is None else self._boundary.match(text)
+        return found is not None and found.group() in self._openers
+
     def learn_literals(self) -> None:
         """Make ready for `literal` pieces. Doubles the tokenizer's memory: call it only if so."""
         self._literal = Tokenizer.from_str(self._tokenizer.to_str())
@@ -137,6 +188,12 @@ class Encoder(PieceEncoder):
         _, token, text = piece.split(LITERAL, 2)
         head = _ids(self._tokenizer, token) if token else b""
         return head + _ids(self._literal, text) if text else head
+
+
+def encode_in_the_calling_thread() -> None:
+    """For the whole process: no pool of the library's own. One text at a time gains nothing by it
+    and pays a tenth for the hand-over."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -> bytes:
@@ -151,14 +208,18 @@ def _boundary(tokenizer: Tokenizer) -> re.Pattern[str] | None:
     Tokens that match on normalized text are looked for later, inside a piece. Those that look at
     their neighbours (`single_word`) or take the space before them (`lstrip`) reach across a cut.
     """
-    added = [token for token in tokenizer.get_added_tokens_decoder().values() if token.content]
-    early = [token for token in added if not token.normalized]
+    early = _early_tokens(tokenizer)
     if not early or any(token.lstrip or token.single_word for token in early):
         return None
     cuts = _cut_tokens(early)
     if any(token.rstrip for token in early) and any(text[0].isspace() for text in cuts):
         return None
     return re.compile(_longest_of(sorted(cuts)))
+
+
+def _early_tokens(tokenizer: Tokenizer) -> list[AddedToken]:
+    added = tokenizer.get_added_tokens_decoder().values()
+    return [token for token in added if token.content and not token.normalized]
 
 
 def _cut_tokens(early: list[AddedToken]) -> set[str]:
@@ -173,10 +234,22 @@ def _cut_tokens(early: list[AddedToken]) -> set[str]:
 
 def _hides(other: str, text: str) -> bool:
     """Whether a match of `other` can begin before `text`, or at it and longer, and overlap it."""
-    if other.startswith(text):
-        return True
+    return other.startswith(text) or _reaches(other, text)
+
+
+def _reaches(other: str, text: str) -> bool:
+    """Whether a match of `other` can begin before `text` and end inside it or behind it."""
     tails = (other[at:] for at in range(1, len(other)))
     return any(text.startswith(tail) or tail.startswith(text) for tail in tails)
+
+
+def _openers(tokenizer: Tokenizer) -> frozenset[str]:
+    """Tokens before which there is a cut wherever they stand: none reaches into their beginning."""
+    early = _early_tokens(tokenizer)
+    texts = [token.content for token in early]
+    return frozenset(
+        text for text in _cut_tokens(early) if not any(_reaches(other, text) for other in texts)
+    )
 
 
 def _longest_of(words: list[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import Raw
 
 from router.openai.fields import is_given
 from router.openai.generation import Generation, Kind
@@ -22,6 +23,7 @@ from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_
 from router.tokens.prompt import (
     ChatPrompt,
     IdsPrompt,
+    TextPrompt,
     adds_special_tokens,
     read_prompt,
     read_truncation,
@@ -38,15 +40,15 @@ log = logging.getLogger(__name__)
 class Limits:
     """What tokenizing may cost.
 
-    `inline_bytes`: bodies up to this size are decoded and rendered on the event loop;
-    `inline_chars`: up to so many new characters are encoded there (both about 1 ms). More goes to
-    the threads. `inline_s`: a template that takes longer goes to them too, from then on, and
+    `inline_bytes`: bodies up to this size are decoded and rendered on the event loop (1 ms);
+    `inline_chars`: up to so many new characters are encoded there (1.5 ms). More goes to the
+    threads. `inline_s`: a template that takes longer goes to them too, from then on, and
     ends after `render_s`: it takes 10 ms for the longest of prompts.
     """
 
     deadline_s: float = 1.0
     inline_bytes: int = 64 * 1024
-    inline_chars: int = 4096
+    inline_chars: int = 8192
     inline_s: float = 0.02
     render_s: float = 0.25
     max_bytes: int = 4 * 1024 * 1024
@@ -74,6 +76,9 @@ class EngineFlags:
 DEFAULT_LIMITS: Final = Limits()
 NO_FLAGS: Final = EngineFlags()
 MAX_LOGGED: Final = 16
+
+Pieces: TypeAlias = list[str | bytes]
+"""A prompt's text as the encoder cuts it; ids in the place of what is remembered whole."""
 
 
 class ChatFormat(Protocol):
@@ -126,11 +131,14 @@ class LocalTokenizer:
         sources = dict(found.templates)
         if flags.chat_template is not None:
             sources = {DEFAULT_TEMPLATE: flags.chat_template}
+        share = limits.memo_bytes // 2 // max(1, len(sources))
         templates = {
-            name: ChatTemplate(source, found.special_tokens, clock=clock, parts=flags.parts)
+            name: ChatTemplate(
+                source, found.special_tokens, clock=clock, parts=flags.parts, memo_bytes=share
+            )
             for name, source in sources.items()
         }
-        encoder = Encoder(found.tokenizer, Memo(limits.memo_bytes))
+        encoder = Encoder(found.tokenizer, Memo(limits.memo_bytes - share * len(sources)))
         return cls(
             encoder,
             templates,
@@ -148,6 +156,17 @@ class LocalTokenizer:
         name, variables = file.parent.name, flags.variables
         return cls(encoder, {}, limits=limits, variables=variables, name=name, chats=chats)
 
+    @property
+    def memo_bytes(self) -> int:
+        """Of all that is remembered: pieces, messages, and what the template made of them."""
+        templates = self._templates.values()
+        kept = (one.told.size_bytes + one.passages.shelf.size_bytes for one in templates)
+        return self.encoder.memo.size_bytes + sum(kept)
+
+    @property
+    def passage_hits(self) -> int:
+        return sum(template.passages.hits for template in self._templates.values())
+
     async def tokenize(self, generation: Generation) -> bytes:
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
         truncation = read_truncation(generation.fields)
@@ -162,11 +181,18 @@ class LocalTokenizer:
         return edges.put_around(await self._encode(found, until), truncation)
 
     def pieces_of(self, generation: Generation) -> list[str]:
-        """The rendered prompt as the memo cuts it; nothing if it came as ids. No deadline."""
-        found = self._pieces(generation, math.inf)
-        return [] if isinstance(found, bytes) else found
+        """The prompt, rendered without the memo, as the memo cuts it; nothing if it came as ids."""
+        prompt = read_prompt(generation, self._limits.max_bytes)
+        if isinstance(prompt, IdsPrompt):
+            return []
+        if isinstance(prompt, TextPrompt):
+            return self.encoder.pieces(prompt.text)
+        if self._chats is not None:
+            return self._chats.pieces(generation, prompt)
+        template, prompt = self._template(generation, prompt)
+        return self.encoder.pieces(template.render(prompt, self._limits.max_bytes))
 
-    async def _pieces_in_time(self, generation: Generation, until: float) -> list[str] | bytes:
+    async def _pieces_in_time(self, generation: Generation, until: float) -> Pieces | bytes:
         """Rendered here if that is quick; a template that was not gets a thread and the rest of
         the request's time. Once it is quick again it may come back."""
         if len(generation.body) <= self._limits.inline_bytes and not self._is_slow:
@@ -180,26 +206,31 @@ class LocalTokenizer:
         self._is_slow = self._is_slow and took_s > self._limits.inline_s / 4
         return found
 
-    def _timed_pieces(self, ask: tuple[Generation, float]) -> tuple[list[str] | bytes, float]:
+    def _timed_pieces(self, ask: tuple[Generation, float]) -> tuple[Pieces | bytes, float]:
         started = time.monotonic()
         found = self._pieces(*ask)
         return found, time.monotonic() - started
 
-    def _pieces(self, generation: Generation, until: float) -> list[str] | bytes:
+    def _pieces(self, generation: Generation, until: float) -> Pieces | bytes:
         """The prompt's text in pieces, or its ids if it came as ids. Any thread may run this.
 
         `until`: on `time.monotonic`, for the template.
         """
-        prompt = read_prompt(generation, self._limits.max_bytes)
+        message = object if self._chats is not None else Raw
+        prompt = read_prompt(generation, self._limits.max_bytes, message)
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
-        if isinstance(prompt, ChatPrompt):
-            if self._chats is not None:
-                return self._chats.pieces(generation, prompt)
-            return self.encoder.pieces(self._render(generation, prompt, until))
-        return self.encoder.pieces(prompt.text)
+        if isinstance(prompt, TextPrompt):
+            return list(self.encoder.pieces(prompt.text))
+        if self._chats is not None:
+            return list(self._chats.pieces(generation, prompt))
+        template, prompt = self._template(generation, prompt)
+        return self.encoder.weld(template.replay(prompt, self._limits.max_bytes, until))
 
-    def _render(self, generation: Generation, prompt: ChatPrompt, until: float = math.inf) -> str:
+    def _template(
+        self, generation: Generation, prompt: ChatPrompt
+    ) -> tuple[ChatTemplate, ChatPrompt]:
+        """The template for a prompt, and the prompt with the engine's variables."""
         if is_given(generation.fields.chat_template):
             # A client's own program: it could keep a thread busy for ever.
             raise TokenizeFailed(Reason.UNSUPPORTED)
@@ -209,7 +240,7 @@ class LocalTokenizer:
             raise TokenizeFailed(Reason.UNSUPPORTED)
         if self._variables:
             prompt = replace(prompt, variables={**self._variables, **prompt.variables})
-        return template.render(prompt, self._limits.max_bytes, until)
+        return template, prompt
 
     def _edges(self, generation: Generation) -> Edges:
         written_whole = self._chats is not None and generation.kind is Kind.CHAT
@@ -219,16 +250,16 @@ class LocalTokenizer:
             raise TokenizeFailed(Reason.UNSUPPORTED)
         return self.encoder.edges
 
-    async def _encode(self, pieces: list[str], until: float) -> bytes:
-        ids = self.encoder.recall(pieces)
-        known = [some for some in ids if some is not None]
-        if len(known) == len(ids):
-            return b"".join(known)
-        missing = {piece for piece, some in zip(pieces, ids, strict=True) if some is None}
-        fresh = await self._encode_missing(missing, until)
-        return b"".join(
-            fresh[piece] if some is None else some for piece, some in zip(pieces, ids, strict=True)
-        )
+    async def _encode(self, pieces: Pieces, until: float) -> bytes:
+        texts = [piece for piece in pieces if isinstance(piece, str)]
+        if not texts:
+            return b"".join(pieces)  # type: ignore[arg-type]
+        recalled = zip(texts, self.encoder.recall(texts), strict=True)
+        ids = {text: known for text, known in recalled if known is not None}
+        missing = {text for text in texts if text not in ids}
+        if missing:
+            ids |= await self._encode_missing(missing, until)
+        return b"".join([ids[piece] if isinstance(piece, str) else piece for piece in pieces])
 
     async def _encode_missing(self, pieces: set[str], until: float) -> dict[str, bytes]:
         """Ids of pieces that the memo lacks. What comes after the deadline is still remembered."""

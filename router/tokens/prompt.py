@@ -27,13 +27,20 @@ UNSET: Final = (None, "auto")
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages and whatever else the chat template can see, decoded and not yet rebuilt."""
+    """Messages and whatever else the chat template can see, not yet rebuilt.
+
+    `messages`: decoded, or JSON (Raw) if they were asked for so.
+    """
 
     messages: list[Any]
     tools: list[Any] | None
     variables: dict[str, Any]
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+
+    def read_messages(self) -> list[Any]:
+        """All of them decoded. Raises TokenizeFailed."""
+        return [decode_message(one) if isinstance(one, Raw) else one for one in self.messages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,15 @@ class Truncation:
         return ids[:size] if self.side == "right" else ids[len(ids) - size :]
 
 
-def read_prompt(generation: Generation, max_bytes: int) -> Prompt:
+def read_prompt(generation: Generation, max_bytes: int, message: type = object) -> Prompt:
     """Decode the prompt of one body. `max_bytes` bounds the JSON that is decoded.
 
-    Of several prompts in one body the first is read. Raises TokenizeFailed.
+    Of several prompts in one body the first is read. `message`: Raw leaves a chat's messages
+    undecoded. Raises TokenizeFailed.
     """
     fields = generation.fields
     if generation.kind is Kind.CHAT:
-        return _chat(fields, max_bytes)
+        return _chat(fields, max_bytes, message)
     if generation.kind is Kind.MESSAGES:
         return _anthropic(fields, max_bytes)
     if generation.kind is Kind.COMPLETION:
@@ -110,9 +118,15 @@ def read_truncation(fields: GenerationFields) -> Truncation | None:
     return None if keep == -1 else Truncation(keep, side)
 
 
-def _chat(fields: GenerationFields, max_bytes: int) -> ChatPrompt:
+def decode_message(raw: Raw) -> Any:
+    """One message's JSON. Raises TokenizeFailed."""
+    return _decode(raw, Any, memoryview(raw).nbytes)
+
+
+def _chat(fields: GenerationFields, max_bytes: int, message: type) -> ChatPrompt:
+    shape = list[Raw] if message is Raw else list[Any]
     return ChatPrompt(
-        messages=_decode(fields.messages, list[Any], max_bytes),
+        messages=_decode(fields.messages, shape, max_bytes),
         tools=_tools(fields.tools, max_bytes),
         variables=_variables(fields, max_bytes),
         add_generation_prompt=_flag(fields.add_generation_prompt, default=True),

@@ -21,6 +21,9 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from router.tokens.loop_shape import REPLAY
+from router.tokens.replay import Replay
+
 FREE_CHARS: Final = 4096
 """Texts shorter than this are not charged: each costs a step of the template anyway."""
 
@@ -83,6 +86,8 @@ class Budget:
 class _Current(threading.local):
     """Each thread's budget; the first one is for what Jinja computes while it compiles."""
 
+    replay: Replay
+
     def __init__(self) -> None:
         self.budget = Budget(until=math.inf, chars=COMPILE_CHARS, clock=lambda: 0.0)
 
@@ -101,11 +106,13 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
             self.filters[name] = self._guarded(self.filters[name])
         self.filters[CONCAT] = self._concat
         self.filters[ADD] = self._add
+        self.filters[REPLAY] = self._replay
         del self.globals["lipsum"]
 
-    def spend(self, budget: Budget) -> None:
-        """All that this thread renders from now on is charged to `budget`."""
+    def spend(self, budget: Budget, replay: Replay) -> None:
+        """All that this thread renders from now on is charged to `budget`; loops ask `replay`."""
         self._current.budget = budget
+        self._current.replay = replay
 
     def guarded_template(self, tree: nodes.Template) -> Template:
         """Compile a parsed template; `tree` is changed."""
@@ -120,6 +127,19 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
     def step(self) -> None:
         """Read at the start of each loop's and macro's body. Raises BudgetSpent."""
         return self._current.budget.step()
+
+    @property
+    def on_turn(self) -> None:
+        """Read at the start of each turn of a loop that can be remembered."""
+        self._current.replay.turn()
+
+    @property
+    def on_end(self) -> None:
+        """Read behind such a loop."""
+        self._current.replay.end()
+
+    def _replay(self, items: Any, number: int, *values: Any) -> Any:
+        return self._current.replay.enter(number, items, values)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute not in _DICT_NAMES:

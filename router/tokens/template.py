@@ -13,11 +13,20 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from msgspec import Raw
 
 from router.tokens.content_format import iterates_over_content
-from router.tokens.conversation import Message, conversation, tool_schemas, without_developer
-from router.tokens.prompt import ChatPrompt
+from router.tokens.conversation import (
+    Message,
+    conversation,
+    tool_schemas,
+    without_developer,
+)
+from router.tokens.loop_shape import FUNCTIONS, prepare
+from router.tokens.passages import Part, Passages, Told
+from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
+from router.tokens.replay import Loop, Loops, Replay
 from router.tokens.sandbox import Budget, BudgetSpent, ChatSandbox
 
 Clock = Callable[[], datetime]
@@ -57,7 +66,10 @@ class TemplateTooSlow(TemplateFailed):
 
 
 class ChatTemplate:
-    """One compiled template. `parts`: give it content as parts; None: as its syntax suggests."""
+    """One compiled template. `parts`: give it content as parts; None: as its syntax suggests.
+
+    `memo_bytes`: bound of what is remembered of messages, and of what its loops made of them.
+    """
 
     def __init__(
         self,
@@ -66,11 +78,13 @@ class ChatTemplate:
         *,
         clock: Clock = datetime.now,
         parts: bool | None = None,
+        memo_bytes: int = 0,
     ) -> None:
         environment = _environment(clock)
         try:
             tree = environment.parse(source)
             loops_over_content = iterates_over_content(tree)
+            shapes = prepare(tree)
             self._template = environment.guarded_template(tree)
         except (jinja2.TemplateSyntaxError, RecursionError) as exc:
             raise BadTemplate(str(exc)) from exc
@@ -79,28 +93,38 @@ class ChatTemplate:
         self._knows_developer = '"developer"' in source or "'developer'" in source
         self._reads_content = "content" in source
         self._special_tokens = dict(special_tokens)
+        functions = {id(environment.globals[name]) for name in FUNCTIONS}
+        self._loops = Loops([Loop(shape) for shape in shapes], functions)
+        self.told = Told(memo_bytes // 2, self._read)
+        self.passages = Passages(memo_bytes // 2)
 
     def render(self, prompt: ChatPrompt, max_chars: int, until: float = math.inf) -> str:
-        """The text that the engine tokenizes. Raises TokenizeFailed.
+        """The text that the engine tokenizes, without the memo. Raises TokenizeFailed.
 
         Longer than `max_chars`: TOO_LARGE. Running after `until` (`time.monotonic`):
         TemplateTooSlow. Rendering stops there.
         """
-        messages = conversation(prompt.messages, parts=self.parts)
+        messages = conversation(prompt.read_messages(), parts=self.parts)
         if not self._knows_developer:
             messages = without_developer(messages)
         final = self._open_final(messages, prompt) if prompt.continue_final_message else None
-        variables: dict[str, Any] = {
-            "documents": None,
-            **self._special_tokens,
-            **prompt.variables,
-            "messages": messages,
-            "tools": None if prompt.tools is None else tool_schemas(prompt.tools),
-            "add_generation_prompt": prompt.add_generation_prompt,
-        }
-        self._environment.spend(Budget(until, TEXT_FACTOR * max_chars, time.monotonic))
-        text = self._run(variables, max_chars)
+        parts = self._run(prompt, messages, {}, max_chars, until)
+        text = "".join(part for part in parts if isinstance(part, str))
         return text if final is None else _cut_after(text, final)
+
+    def replay(self, prompt: ChatPrompt, max_chars: int, until: float = math.inf) -> list[Part]:
+        """The same text, in parts: passages are what the memo had of it. Raises as `render`."""
+        raws = prompt.messages
+        if prompt.continue_final_message or not raws or not isinstance(raws[0], Raw):
+            return [self.render(prompt, max_chars, until)]
+        messages, numbers = self.told.recall(raws)
+        if not self._knows_developer:
+            messages = without_developer(messages)
+        return self._run(prompt, messages, numbers, max_chars, until)
+
+    def _read(self, raw: Raw) -> Message:
+        [message] = conversation([decode_message(raw)], parts=self.parts)
+        return message
 
     def _open_final(self, messages: list[Message], prompt: ChatPrompt) -> str:
         """Tag the end of the last text and return that text."""
@@ -118,15 +142,32 @@ class ChatTemplate:
                 return text
         raise TokenizeFailed(Reason.INVALID)
 
-    def _run(self, variables: dict[str, Any], max_chars: int) -> str:
-        chunks: list[str] = []
-        room = max_chars
+    def _run(
+        self,
+        prompt: ChatPrompt,
+        messages: list[Message],
+        numbers: Mapping[int, int],
+        max_chars: int,
+        until: float,
+    ) -> list[Part]:
+        tools = None if prompt.tools is None else tool_schemas(prompt.tools)
+        variables: dict[str, Any] = {
+            "documents": None,
+            **self._special_tokens,
+            **prompt.variables,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": prompt.add_generation_prompt,
+        }
+        replay = Replay(self._loops, self.passages, numbers, tools)
+        self._environment.spend(Budget(until, TEXT_FACTOR * max_chars, time.monotonic), replay)
+        parts, room = replay.parts, max_chars
         try:
             for chunk in self._template.generate(variables):
                 room -= len(chunk)
-                if room < 0:
+                if room < replay.chars:
                     raise TokenizeFailed(Reason.TOO_LARGE)
-                chunks.append(chunk)
+                parts.append(chunk)
         except _Refused as exc:
             raise TokenizeFailed(Reason.INVALID) from exc
         except BudgetSpent as exc:
@@ -134,7 +175,9 @@ class ChatTemplate:
             raise kind(f"no {exc.what} left, {_where(exc)}") from exc
         except FAILURES as exc:
             raise TemplateFailed(_where(exc)) from exc
-        return "".join(chunks)
+        if room < replay.chars:
+            raise TokenizeFailed(Reason.TOO_LARGE)
+        return parts
 
 
 class _Refused(jinja2.TemplateError):

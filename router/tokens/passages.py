@@ -1,0 +1,152 @@
+"""Messages by their JSON, and what a template's loops made of them: bounded memos."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import count
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from msgspec import Raw
+from xxhash import xxh3_128_digest
+
+from router.tokens.conversation import Message
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Key: TypeAlias = tuple[Any, ...]
+
+MESSAGE_BYTES: Final = 700
+PASSAGE_BYTES: Final = 600
+"""What an entry takes beside its texts: objects, key and the dict's part (measured)."""
+
+MAX_SETTINGS: Final = 1024
+LARGEST_SHARE: Final = 4
+
+
+class Shelf(Generic[K, V]):
+    """Key → value, bounded in bytes; what was used longest ago goes first. For any thread."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.lock = threading.Lock()
+        self.entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.size_bytes = 0
+        self._max_bytes = max_bytes
+
+    def recall(self, keys: Iterable[K]) -> list[V | None]:
+        entries = self.entries
+        found: list[V | None] = []
+        with self.lock:
+            for key in keys:
+                entry = entries.get(key)
+                if entry is None:
+                    found.append(None)
+                else:
+                    entries.move_to_end(key)
+                    found.append(entry[0])
+        return found
+
+    def put(self, key: K, value: V, cost: int) -> None:
+        if cost * LARGEST_SHARE > self._max_bytes:
+            return
+        with self.lock:
+            if key in self.entries:
+                return
+            self.entries[key] = value, cost
+            self.size_bytes += cost
+            while self.size_bytes > self._max_bytes:
+                self.size_bytes -= self.entries.popitem(last=False)[1][1]
+
+
+class Passage:
+    """What one turn said. `after`: the changed attributes behind it. `ids`: the encoder's note."""
+
+    __slots__ = ("after", "ids", "key_after", "opens", "text")
+
+    def __init__(self, text: str, after: Sequence[Any], key_after: Key) -> None:
+        self.text = text
+        self.after = after
+        self.key_after = key_after
+        self.ids: bytes | None = None
+        self.opens: bool | None = None
+
+
+Part: TypeAlias = str | Passage
+
+
+def text_of(part: Part) -> str:
+    return part if isinstance(part, str) else part.text
+
+
+class Told:
+    """Messages as templates get them, by their JSON. The same JSON gives the same object."""
+
+    def __init__(self, max_bytes: int, read: Callable[[Raw], Message]) -> None:
+        self._shelf: Shelf[bytes, tuple[Message, int]] = Shelf(max_bytes)
+        self._read = read
+        self._numbers = count()
+        # 128 bits under a seed that nobody knows: equal keys are equal texts
+        self._seed = random.SystemRandom().getrandbits(64)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._shelf.size_bytes
+
+    def recall(self, raws: Sequence[Raw]) -> tuple[list[Message], dict[int, int]]:
+        """The messages, and each one's number by its `id`. Nobody may change them."""
+        seed = self._seed
+        keys = [xxh3_128_digest(raw, seed) for raw in raws]
+        found = self._shelf.recall(keys)
+        if None in found:
+            fresh: dict[bytes, tuple[Message, int]] = {}
+            for at, (key, raw) in enumerate(zip(keys, raws, strict=True)):
+                if found[at] is None:
+                    if key not in fresh:
+                        fresh[key] = self._read(raw), next(self._numbers)
+                        cost = 2 * memoryview(raw).nbytes + MESSAGE_BYTES
+                        self._shelf.put(key, fresh[key], cost)
+                    found[at] = fresh[key]
+        messages = [entry[0] for entry in found if entry is not None]
+        return messages, {id(entry[0]): entry[1] for entry in found if entry is not None}
+
+
+class Passages:
+    """What a template's loops said. `settings`: all that a loop's turns share, as a number."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.shelf: Shelf[Key, Passage] = Shelf(max_bytes)
+        self.hits = 0
+        self.misses = 0
+        self._settings: dict[Key, int] = {}
+        self._numbers = count()
+
+    def number_of(self, settings: Key) -> int:
+        known = self._settings
+        if settings not in known:
+            if len(known) >= MAX_SETTINGS:
+                known.clear()
+            known[settings] = next(self._numbers)
+        return known[settings]
+
+    def recall(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
+        """The passages of the first turns, up to one that isn't known."""
+        entries, found = self.shelf.entries, []
+        with self.shelf.lock:
+            for row in rows:
+                key = (settings, state, row)
+                entry = entries.get(key)
+                if entry is None:
+                    break
+                entries.move_to_end(key)
+                passage = entry[0]
+                found.append(passage)
+                state = passage.key_after
+            self.hits += len(found)
+            self.misses += len(rows) - len(found)
+        return found
+
+    def remember(self, settings: int, state: Key, row: Key, passage: Passage) -> None:
+        cost = 2 * len(passage.text) + PASSAGE_BYTES
+        self.shelf.put((settings, state, row), passage, cost)
