@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,7 @@ from router.blocks.wire import encode_frame
 
 BLOCK_SIZE = 16
 PUBLISH_EVERY_S = 2.0
+PUBLISH_ALL_FOR_S = 30.0
 
 _LENGTH = re.compile(rb"content-length: *([0-9]+)", re.IGNORECASE)
 _EVENTS = re.compile(rb'"max_(?:completion_)?tokens": ?([0-9]+)')
@@ -128,25 +130,42 @@ class Backend(asyncio.Protocol):
 
 
 async def publish(address: str, prompts: list[list[int]]) -> None:
-    """Tell again and again that the prompts' blocks are held, as an engine's KV events would."""
+    """Tell that the prompts' blocks are held, as an engine's KV events would: each block once, but
+    again and again at first, for there is no replay; then now and then of another block."""
     context = zmq.asyncio.Context()
+    told = tuple(stored_of(prompts))
     with context.socket(zmq.PUB) as socket:
         socket.bind(address)
         for sequence in itertools.count():
-            stored = [_stored(number, tokens) for number, tokens in enumerate(prompts)]
-            payload = encode_batch(EventBatch(ts=float(sequence), events=tuple(stored)))
+            is_start = sequence * PUBLISH_EVERY_S < PUBLISH_ALL_FOR_S
+            events = told if is_start else (_one_more(sequence),)
+            payload = encode_batch(EventBatch(ts=float(sequence), events=events))
             await socket.send_multipart(encode_frame(Frame(sequence, payload)))
             await asyncio.sleep(PUBLISH_EVERY_S)
 
 
-def _stored(number: int, tokens: list[int]) -> BlockStored:
-    count = len(tokens) // BLOCK_SIZE
-    return BlockStored(
-        block_hashes=tuple(number * 10_000 + block for block in range(count)),
-        parent_block_hash=None,
-        token_ids=tokens[: count * BLOCK_SIZE],
-        block_size=BLOCK_SIZE,
-    )
+def stored_of(prompts: list[list[int]]) -> Iterator[BlockStored]:
+    """What is new with each prompt: what it shares with an earlier one is its parent."""
+    known: dict[tuple[int | None, tuple[int, ...]], int] = {}
+    for tokens in prompts:
+        parent: int | None = None
+        hashes: list[int] = []
+        new: list[int] = []
+        for at in range(0, len(tokens) - BLOCK_SIZE + 1, BLOCK_SIZE):
+            block = tuple(tokens[at : at + BLOCK_SIZE])
+            above = hashes[-1] if hashes else parent
+            if (above, block) in known:
+                parent = known[above, block]
+                continue
+            hashes.append(len(known) + 1)
+            known[above, block] = hashes[-1]
+            new += block
+        if hashes:
+            yield BlockStored(tuple(hashes), parent, new, BLOCK_SIZE)
+
+
+def _one_more(sequence: int) -> BlockStored:
+    return BlockStored((2**40 + sequence,), None, [sequence] * BLOCK_SIZE, BLOCK_SIZE)
 
 
 async def serve(arguments: argparse.Namespace) -> None:
