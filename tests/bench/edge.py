@@ -3,7 +3,8 @@
 A whole runtime with two replicas (`tests.bench.relay_backend`, for probes and events only), one
 connection of the clients' server and as many to the engine as it takes, all over transports that
 are lists. CPU time of this process, least of many batches, in µs a request; with `--profile`, each
-function's own time. Nothing is asserted.
+function's own time. `--mib 16`: bodies of so much, an image in them, as they come off a socket, and
+what one copy of them takes. Nothing is asserted.
 """
 
 import argparse
@@ -31,6 +32,8 @@ from router.serve import GARBAGE_EVERY
 from tests.bench import peers, relay_backend
 from tests.bench.relay import free_port, running, wait_for
 
+READ_BYTES = 256 * 1024
+PROMPT_BYTES = 4096
 HEAD = (
     "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8000\r\n"
     "Content-Type: application/json\r\nAuthorization: Bearer key\r\nContent-Length: {}\r\n\r\n"
@@ -79,7 +82,10 @@ class Engine:
         upstream = Upstream(url, on_lost)
 
         def written(data: bytes) -> None:
-            for piece in self._reply(data):
+            if not data.endswith(b"}"):
+                # a head whose body comes by itself
+                return
+            for piece in self._reply(data[-PROMPT_BYTES:]):
                 self._loop.call_soon(upstream.data_received, piece)
 
         upstream.connection_made(ListTransport(written))
@@ -113,7 +119,9 @@ class Driver:
         await self._done
 
     def _next(self) -> None:
-        self._protocol.data_received(self._requests[self._left % len(self._requests)])
+        data = self._requests[self._left % len(self._requests)]
+        for piece in pieces(data):
+            self._protocol.data_received(piece)
 
     def _written(self, data: bytes) -> None:
         if not data.endswith(self._ending):
@@ -121,9 +129,33 @@ class Driver:
         self.last = data
         self._left -= 1
         if self._left:
-            self._loop.call_soon(self._next)
+            # once what has answered is over
+            self._loop.call_soon(self._loop.call_soon, self._next)
         else:
             self._done.set_result(None)
+
+
+def pieces(data: bytes) -> list[bytes]:
+    """As uvloop reads them."""
+    return [data[at : at + READ_BYTES] for at in range(0, len(data), READ_BYTES)]
+
+
+def with_image(mib: int) -> list[bytes]:
+    """A body of so many MiB."""
+    url = "data:image/png;base64," + "iVBORw0K" * (mib * 2**17)
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What?"}]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts}]}
+    return [json.dumps(body).encode()]
+
+
+def copying_us(data: bytes) -> float:
+    """CPU time of putting the pieces together."""
+    parts, times = pieces(data), []
+    for _ in range(20):
+        began = time.process_time()
+        b"".join(parts)
+        times.append(time.process_time() - began)
+    return min(times) * 1e6
 
 
 @contextlib.asynccontextmanager
@@ -158,6 +190,8 @@ def counts() -> list[int]:
 async def measure(arguments: argparse.Namespace, counts: list[int]) -> None:
     events: int = arguments.events
     bodies = [body.encode() for body in peers.bodies(events, counts)]
+    if arguments.mib:
+        bodies = with_image(arguments.mib)
     requests = [HEAD.format(len(body)).encode() + body for body in bodies]
     async with runtime() as opened:
         engine = Engine(events)
@@ -191,12 +225,15 @@ async def measure(arguments: argparse.Namespace, counts: list[int]) -> None:
             await driver.ask(arguments.requests)
             times.append((time.process_time() - began) / arguments.requests * 1e6)
         times.sort()
+        if arguments.mib:
+            print(f"us to copy a body: {copying_us(bodies[0]):.0f}")
         print(f"us a request: least {times[0]:.1f}, median {times[len(times) // 2]:.1f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=0, help="of a streamed reply; 0: JSON")
+    parser.add_argument("--mib", type=int, default=0, help="of a body with an image; 0: 2 KB chats")
     parser.add_argument("--requests", type=int, default=1000, help="in a batch")
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--profile", type=int, default=0, help="show so many functions")
