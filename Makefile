@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-routers bench-simulated
+.PHONY: bench-processes bench-shared-index help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-routers bench-simulated
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -98,6 +98,12 @@ bench-routers: $(READY) ## 1, 2 and 4 routers against one, live, with Redis kill
 	$(BIN)/python -m tests.bench.routers live
 	$(BIN)/python -m tests.bench.routers redis
 	$(BIN)/python -m tests.bench.routers simulated
+
+bench-shared-index: $(READY) ## what a central index adds to a decision, beside an own one
+	$(BIN)/python -m tests.bench.shared_index
+
+bench-processes: $(READY) ## what N processes on one port give for their CPU (needs wrk)
+	$(BIN)/python -m tests.bench.processes
 
 docs: $(READY) ## rewrite the tables in the READMEs that are made from code
 	$(BIN)/python -m tests.architecture.tables
