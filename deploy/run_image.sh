@@ -33,3 +33,16 @@ kill -TERM "$router"
 wait "$router"
 router=
 echo " ok: uid $uid, no capabilities, read-only root, ended with 0"
+
+# a chat for a model of Mistral's, whose vocabulary its own library ships
+unshare --mount sh -eu -c '
+    mount --make-rprivate /
+    mount -t tmpfs tmpfs "$1/tmp"
+    mkdir "$1/tmp/m"
+    cp "$1"/opt/warmgate/lib/python3*/site-packages/mistral_common/data/tekken_240911.json "$1/tmp/m/tekken.json"
+    chmod -R a+rX "$1/tmp/m"
+    exec chroot "$1" setpriv --reuid="$2" --regid="$3" --clear-groups env -i PATH=/opt/warmgate/bin:/usr/bin HOME=/tmp \
+        warmgate tokens --tokenizer /tmp/m -
+' sh "$root" "$user" "$group" <<'JSON' | grep "^[0-9]* tokens,"
+{"model": "m", "messages": [{"role": "user", "content": "Hello there"}]}
+JSON
