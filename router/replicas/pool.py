@@ -111,16 +111,24 @@ class Pool:
     def reconcile(self, replicas: Collection[Replica]) -> Changes:
         """Make the pool hold exactly these. One whose address changed leaves and joins anew."""
         wanted = {replica.id: replica for replica in replicas}
-        left = tuple(m for m in self if not _stays(m, wanted.get(m.id)))
-        for member in left:
-            del self._members[member.id]
-        for member in self:
-            if member.replica != (replica := wanted[member.id]):
+        # few of many change at a time, and those that don't are mostly the same objects
+        changed = [
+            (member, replica)
+            for member in self
+            if (replica := wanted.get(member.id)) is not member.replica
+            and replica != member.replica
+        ]
+        left = []
+        for member, replica in changed:
+            if replica is not None and member.replica.is_same_engine(replica):
                 member.declare(replica)
+            else:
+                left.append(member)
+                del self._members[member.id]
         new = (replica for replica in wanted.values() if replica.id not in self._members)
         joined = tuple(self._member(replica) for replica in new)
         self._members.update((member.id, member) for member in joined)
-        return Changes(joined, left)
+        return Changes(joined, tuple(left))
 
     def available(self, model: str) -> list[Member]:
         """Healthy replicas that serve the model to clients, in the order in which they joined.
@@ -168,7 +176,3 @@ class Pool:
             member.breaker.reset()
             for listener in self.on_health:
                 listener(member)
-
-
-def _stays(member: Member, wanted: Replica | None) -> bool:
-    return wanted is not None and member.replica.is_same_engine(wanted)
