@@ -12,7 +12,7 @@ import numpy as np
 from router.blocks import BlockHash
 from router.index.arena import Arena, Flags, Keys
 from router.index.holdings import Holdings
-from router.index.lying import Extents, Lying
+from router.index.lying import Lying
 from router.index.sets import EMPTY, HolderSets
 from router.index.table import ABSENT, Table
 from router.replicas.replica import ReplicaId
@@ -141,27 +141,23 @@ class Holders:
             return found
         holders = self.live
         for start, end, mask in self._runs(prefix):
-            in_table = holders & mask
-            if in_table == holders:
+            gone = holders & ~mask
+            if not gone:
                 continue
-            holders = in_table | self._in_trays(holders ^ in_table, extents, (start, end), found)
+            if gone & extents.mask:
+                still, short = extents.split(gone, start, end)
+                gone ^= still
+                holders ^= gone
+                for bit, until in short:
+                    self._note(bit, until, found)
+                    gone ^= bit
+            else:
+                holders ^= gone
+            self._note(gone, start, found)
             if not holders:
                 return found
         self._note(holders, len(prefix), found)
         return found
-
-    def _in_trays(
-        self, asked: int, extents: Extents, run: tuple[int, int], found: dict[ReplicaId, int]
-    ) -> int:
-        """Which of those asked hold a run of blocks in their trays; the others' depth is noted."""
-        start, end = run
-        still, short = extents.split(asked, start, end)
-        gone = asked ^ still
-        for bit, until in short:
-            self._note(bit, until, found)
-            gone ^= bit
-        self._note(gone, start, found)
-        return still
 
     def _runs(self, prefix: Sequence[BlockHash]) -> Iterator[tuple[int, int, int]]:
         """Start, end and holders in the tables, for each run of blocks that have the same."""
@@ -169,21 +165,23 @@ class Holders:
             yield 0, len(prefix), 0
             return
         keys = np.frombuffer(array("Q", prefix), np.uint64)
-        start, step, masks = 0, _FIRST_LOOK, self._sets.masks
+        start, step, mask_of = 0, _FIRST_LOOK, self._sets.masks.__getitem__
         while start < len(keys):
             slots = self._table.find_many(keys[start : start + step])
-            numbers = self._arena.values[slots]
+            numbers = self._arena.values.take(slots, mode="clip")
             numbers[slots == ABSENT] = EMPTY
             changes = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
             begins = [start, *(changes + start).tolist()]
             kinds = [int(numbers[0]), *numbers[changes].tolist()]
-            ends = [*begins[1:], start + len(slots)]
-            for at, end, kind in zip(begins, ends, kinds, strict=True):
-                yield at, end, masks[kind]
+            yield from zip(
+                begins, [*begins[1:], start + len(slots)], map(mask_of, kinds), strict=True
+            )
             start, step = start + step, step * _LOOK_FURTHER
 
     def _note(self, mask: int, depth: int, found: dict[ReplicaId, int]) -> None:
-        while mask and depth:
+        if not depth:
+            return
+        while mask:
             lowest = mask & -mask
             found[self._owners[lowest.bit_length() - 1]] = depth
             mask ^= lowest

@@ -36,13 +36,16 @@ class Lying:
 
     def extents(self, prefix: Sequence[BlockHash]) -> Extents:
         """Which stretches of the prefix lie in whose trays. O(prefix + parts found)."""
-        extents, starts = Extents(), self._starts
+        extents, starts = Extents(len(prefix)), self._starts
         if starts:
             at = -1
             for block in filter(starts.__contains__, prefix):
                 at = prefix.index(block, at + 1)
                 for part in starts[block]:
-                    extents.add(part.bit, at, at + _shared(part.blocks, prefix, at))
+                    end = at + len(part.blocks)
+                    if end > len(prefix) or part.blocks[-1] != prefix[end - 1]:
+                        end = at + _shared(part.blocks, prefix, at)
+                    extents.add(part.bit, at, end)
         return extents
 
 
@@ -50,9 +53,10 @@ class Extents:
     """By replica's bit: from which block to which its trays hold a prefix. Asked from the
     prefix's start to its end."""
 
-    __slots__ = ("_by_bit", "_covered", "_ends", "mask")
+    __slots__ = ("_by_bit", "_covered", "_ends", "_length", "mask")
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self._length = length
         self._by_bit: dict[int, list[tuple[int, int]]] = {}
         self._covered = 0
         self._ends: list[tuple[int, int]] = []
@@ -61,15 +65,11 @@ class Extents:
 
     def add(self, bit: int, start: int, end: int) -> None:
         """One more stretch; those that start earlier are added earlier."""
-        self._by_bit.setdefault(bit, []).append((start, end))
-        self.mask |= bit
-
-    def reach(self, bit: int, at: int) -> int:
-        """Up to which block the replica's trays go on from block `at` (`at`: nowhere)."""
-        for start, end in self._by_bit[bit]:
-            if start <= at < end:
-                at = end
-        return at
+        if self.mask & bit:
+            self._by_bit[bit].append((start, end))
+        else:
+            self._by_bit[bit] = [(start, end)]
+            self.mask |= bit
 
     def split(self, asked: int, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
         """Of the replicas `asked`: those whose trays hold the blocks from `start` to `end`, and
@@ -81,10 +81,14 @@ class Extents:
         while waiting:
             bit = waiting & -waiting
             waiting ^= bit
-            until = self.reach(bit, start)
+            until = start
+            for begin, stop in self._by_bit[bit]:
+                if begin <= until < stop:
+                    until = stop
             if until >= end:
                 self._covered |= bit
-                heappush(self._ends, (until, bit))
+                if until < self._length:
+                    heappush(self._ends, (until, bit))
             elif until > start:
                 short.append((bit, until))
         return asked & self._covered, short

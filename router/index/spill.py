@@ -38,9 +38,10 @@ class Spill:
         """The rows that its slots are in."""
         return np.array(self._rows, np.int64)
 
-    def is_marked(self, rows: Slots) -> Slots:
-        """At which of the rows' places in the list may there be more entries here?"""
-        return np.flatnonzero(self._arena.spilled.take(rows))
+    def is_marked(self, rows: Slots) -> Flags:
+        """Which of these rows may have more entries here?"""
+        marked: Flags = self._arena.spilled.take(rows) != 0
+        return marked
 
     def has(self, slots: Slots) -> Flags:
         """Which of these slots are here?"""

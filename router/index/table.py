@@ -163,9 +163,9 @@ class Table:
             found = hits >> _SLOT_BITS
             slots[found] = rows.take(found) * ROW_SLOTS + (hits & _SLOT_MASK)
         if self._spill.slots and len(hits) < len(keys):
-            for number in self._spill.is_marked(rows).tolist():
-                if slots[number] == ABSENT:
-                    slots[number] = self._spill.slots.get(int(keys[number]), ABSENT)
+            absent = np.flatnonzero(slots == ABSENT)
+            for number in absent[self._spill.is_marked(rows[absent])].tolist():
+                slots[number] = self._spill.slots.get(int(keys[number]), ABSENT)
         return slots
 
     def _insert(self, keys: Keys, slots: Slots, is_new: Flags) -> None:

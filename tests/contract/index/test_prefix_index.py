@@ -5,39 +5,11 @@ from typing import Any
 
 import pytest
 
-from router.blocks import BlockStored
-from router.index import MemoryIndex, PrefixIndex, TieredIndex
+from router.index import PrefixIndex
 from tests.support.events import prefix, removed, stored
+from tests.support.indexes import MAKERS
 
 TOKENS = list(range(16))  # four blocks
-
-
-class PutAway(MemoryIndex):
-    """Has everything in its arrays at all times, nothing in trays."""
-
-    def store(self, replica_id: str, event: BlockStored) -> None:
-        super().store(replica_id, event)
-        self.put_away()
-
-
-class Crowded(PutAway):
-    """Has rows that are split and rows that overflow, because others hold thousands of blocks."""
-
-    def __init__(self, *, clock: Callable[[], float]) -> None:
-        super().__init__(clock=clock)
-        tokens = list(range(10**6, 10**6 + 4 * 3000))
-        self.store("crowd", stored(range(10**6, 10**6 + 3000), tokens))
-        self.remove("crowd", removed(*range(10**6 + 50, 10**6 + 2000)))
-
-
-class Tiered(TieredIndex):
-    """Gives credit for two slower tiers, which `match` is not about."""
-
-    def __init__(self, *, clock: Callable[[], float]) -> None:
-        super().__init__(clock=clock, load_ms_per_ktoken={"CPU": 1.0, "STORAGE": 10.0})
-
-
-MAKERS = {"memory": MemoryIndex, "put away": PutAway, "crowded": Crowded, "tiered": Tiered}
 
 
 @pytest.fixture(params=list(MAKERS.values()), ids=list(MAKERS))

@@ -29,6 +29,7 @@ from tests.support.events import (
     removed,
     stored,
 )
+from tests.support.indexes import MAKERS
 
 TOKENS = list(range(16))
 
@@ -36,9 +37,11 @@ TOKENS = list(range(16))
 class Followed:
     """A follower of a scripted source, and what it has done."""
 
+    make: type[MemoryIndex] = MemoryIndex
+
     def __init__(self, source: ScriptedSource) -> None:
         self.source = source
-        self.index = MemoryIndex(clock=lambda: 0.0)
+        self.index = self.make(clock=lambda: 0.0)
         self.told: list[str] = []
         self.trust = ReplicaTrust("a", on_change=lambda change: self.told.append(change.trust))
         self.counters = IngestCounters()
@@ -55,6 +58,11 @@ class Followed:
     @property
     def state(self) -> tuple[Trust, str]:
         return self.trust.trust, self.trust.reason
+
+
+@pytest.fixture(autouse=True, params=list(MAKERS.values()), ids=list(MAKERS))
+def each_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Followed, "make", request.param)
 
 
 @asynccontextmanager
@@ -209,6 +217,19 @@ async def test_after_a_lost_connection_only_what_was_missed_is_applied():
         assert a.state == (Trust.EXACT, "")
         assert a.index.match(prefix(TOKENS)) == {"a": 1}, "a replayed copy was counted twice"
         assert (a.source.asked, a.trust.epoch) == ([0, 0], 1)
+
+
+async def test_a_whole_replay_sets_and_does_not_add():
+    past = [frame(0, stored([1, 2], TOKENS[:8])), frame(1, stored([2], TOKENS[4:8], parent=1))]
+    async with following(past=past) as a:
+        await a.hears(LinkUp(), *past)
+        for _ in range(3):
+            await a.hears(LinkDown("connection lost"), LinkUp(), *past)
+        await a.hears(frame(2, removed(2)))
+        assert a.index.match(prefix(TOKENS)) == {"a": 2}, "it was stored twice"
+        await a.hears(frame(3, removed(2, 1)))
+        assert a.index.match(prefix(TOKENS)) == {}, "what was replayed was counted again"
+        assert a.state == (Trust.EXACT, "")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])

@@ -2,8 +2,11 @@
 
 import random
 
+import pytest
+
 from router.index import MemoryIndex
 from tests.support.events import prefix, removed, stored
+from tests.support.indexes import PutAway, Tiered
 
 TOKENS = list(range(16))
 
@@ -41,6 +44,8 @@ def test_too_many_that_wait_push_out_the_oldest():
 
 
 BOUND = 256 * 1024
+SHARES = {MemoryIndex: 1, PutAway: 1, Tiered: 3}
+"""In how many equal parts an index divides its bound."""
 
 
 def fill(index: MemoryIndex, replica_id: str, chains: int, blocks: int, seed: int = 0) -> None:
@@ -56,17 +61,19 @@ def fill(index: MemoryIndex, replica_id: str, chains: int, blocks: int, seed: in
             parent = handles[-1]
 
 
-def test_the_bound_in_bytes_is_kept_whatever_is_stored():
-    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+@pytest.mark.parametrize("make", [MemoryIndex, PutAway, Tiered])
+def test_the_bound_in_bytes_is_kept_whatever_is_stored(make):
+    index = make(clock=Clock(), max_bytes=BOUND * SHARES[make])
     for number in range(40):
         fill(index, f"r{number % 3}", chains=4, blocks=200, seed=number)
-        assert index.bytes <= BOUND
+        assert index.bytes <= index.max_bytes
     assert len(index) > 2000
     assert index.stats.trimmed > 0
 
 
-def test_at_the_bound_leaves_go_before_their_parents():
-    index = MemoryIndex(clock=Clock(), max_bytes=BOUND)
+@pytest.mark.parametrize("make", [MemoryIndex, PutAway, Tiered])
+def test_at_the_bound_leaves_go_before_their_parents(make):
+    index = make(clock=Clock(), max_bytes=BOUND * SHARES[make])
     rng = random.Random(1)
     prompts = []
     for _ in range(200):
