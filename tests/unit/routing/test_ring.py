@@ -9,9 +9,10 @@ IDS = [f"r{number}" for number in range(8)]
 
 
 def test_every_replica_is_home_to_its_share_of_keys():
-    homes = Counter(Ring().order(key, IDS)[0] for key in KEYS)
-    assert max(homes.values()) < 1.2 * len(KEYS) / len(IDS)
-    assert min(homes.values()) > 0.8 * len(KEYS) / len(IDS)
+    ring = Ring()
+    homes = Counter(ring.order(key, IDS)[0] for key in KEYS)
+    assert max(homes.values()) < 1.25 * len(KEYS) / len(IDS)
+    assert min(homes.values()) > 0.75 * len(KEYS) / len(IDS)
 
 
 def test_a_replica_that_leaves_moves_only_its_own_keys_to_all_others():
@@ -29,7 +30,7 @@ def test_a_replica_that_joins_takes_one_share_and_nothing_else_moves():
     homes = [(ring.order(key, IDS)[0], ring.order(key, [*IDS, "r8"])[0]) for key in KEYS]
     moved = [(old, new) for old, new in homes if old != new]
     assert {new for _, new in moved} == {"r8"}
-    assert len(moved) < 1.2 * len(KEYS) / 9
+    assert len(moved) < 1.25 * len(KEYS) / 9
 
 
 def test_two_rings_agree_whatever_they_were_asked_before():
@@ -48,3 +49,12 @@ def test_a_key_whose_home_was_moved_goes_there_first_and_then_as_ever():
 
 def test_a_name_that_is_no_text_has_a_home():
     assert sorted(Ring().order("\udcff \ud800", ["r1", "r2"])) == ["r1", "r2"]
+
+
+def test_replicas_that_come_and_go_for_ever_are_forgotten_and_change_no_order():
+    ring = Ring()
+    usual = {key: ring.order(key, IDS) for key in KEYS[:50]}
+    for churned in range(300):
+        ring.order("any", [*IDS, f"pod-{churned}"])
+    assert len(ring._members) < 200
+    assert {key: ring.order(key, IDS) for key in usual} == usual
