@@ -1,7 +1,9 @@
 """Metrics that are read when they are asked for: what replicas, tokenizers and routers are now."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -10,6 +12,8 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+_NUMBER: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class ReplicaSample:
     queued_tokens: int
     index_blocks: int
     trust: str
+    trust_reason: str
     frames: int | None
     """None: a central index reads its events, and counts them."""
     gaps: int
@@ -222,7 +227,11 @@ class ReplicaCollector(Collector):
         in_flight = _gauge("replica_in_flight", "Requests in flight at the replica.")
         queued = _gauge("replica_queued_tokens", "Uncached prompt tokens without a first token.")
         blocks = _gauge("index_blocks", "Blocks that the index says the replica holds.")
-        trust = _gauge("index_trust", "1 for the state of the index's trust in it.", "trust")
+        trust = _gauge(
+            "index_trust",
+            "1 for the state of the index's trust in it; numbers in the reason are N.",
+            "trust", "reason",
+        )  # fmt: skip
         frames = _counter("event_frames", "Frames of KV events applied.")
         gaps = _counter("event_gaps", "Gaps in the sequence of frames.")
         resyncs = _counter("event_resyncs", "Times the replica's blocks were learnt anew.")
@@ -233,7 +242,9 @@ class ReplicaCollector(Collector):
             in_flight.add_metric(label, sample.in_flight)
             queued.add_metric(label, sample.queued_tokens)
             blocks.add_metric(label, sample.index_blocks)
-            trust.add_metric([*label, sample.trust], 1)
+            # without its numbers, so that there are few different reasons
+            reason = _NUMBER.sub("N", sample.trust_reason)
+            trust.add_metric([*label, sample.trust, reason], 1)
             if sample.frames is not None:
                 frames.add_metric(label, sample.frames)
                 gaps.add_metric(label, sample.gaps)

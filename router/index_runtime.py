@@ -82,6 +82,7 @@ class IndexRuntime:
                 queued_tokens=0,
                 index_blocks=self.index.replicas().get(member.id, 0),
                 trust=watched.trust.trust,
+                trust_reason=watched.trust.reason,
                 frames=watched.counters.frames,
                 gaps=watched.counters.gaps,
                 resyncs=watched.counters.replays,

@@ -148,6 +148,7 @@ class Runtime:
                 queued_tokens=self.reservations.own_load(member.id).queued_tokens,
                 index_blocks=self.index.replicas().get(member.id, 0),
                 trust=watched.trust.trust,
+                trust_reason=watched.trust.reason,
                 frames=watched.counters.frames if is_own else None,
                 gaps=watched.counters.gaps,
                 resyncs=watched.counters.replays,

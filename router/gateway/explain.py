@@ -71,6 +71,7 @@ def explained(
             {
                 "id": replica_id,
                 "trust": runtime.keeper.of(replica_id).trust.trust,
+                "trust_reason": runtime.keeper.of(replica_id).trust.reason,
                 **candidate_row(choice, choice.candidates[replica_id], around),
             }
             for replica_id in choice.decision.replicas

@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def _families() -> Iterator[Metric]:
-    sample = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
+    sample = ReplicaSample("r1", True, False, 0, 0, 0, "exact", "", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     shared = SharedSample("ok", 1, {"down": 0}, 0, {"here": 0})
     shadow = ShadowSample("lmetric", 0, 0, 0, 0, [("+Inf", 0)], 0.0)

@@ -12,7 +12,7 @@ from tests.support.prometheus import names_in
 pytestmark = pytest.mark.skipif(helm_binary() is None, reason="needs helm (HELM or PATH)")
 VERSIONS = ("1.28", "1.33", "1.37")
 BY_NAME = {path.stem: path for path in EXAMPLES}
-REPLICAS = [ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)]
+REPLICAS = [ReplicaSample("r1", True, False, 0, 0, 0, "exact", "", 0, 0, 0)]
 
 
 def test_keda_scales_what_exists_by_metrics_that_exist():

@@ -27,7 +27,7 @@ ENDED = RequestRecord(
 
 @pytest.fixture(scope="module")
 def metrics():
-    replica = ReplicaSample("r1", True, False, 0, 0, 0, "exact", 0, 0, 0)
+    replica = ReplicaSample("r1", True, False, 0, 0, 0, "exact", "", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     metrics = Metrics(lambda: [replica], lambda: [tokenizer])
     metrics.watch_index(lambda: 0, 1)

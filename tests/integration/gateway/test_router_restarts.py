@@ -41,6 +41,10 @@ def trust_of(run: Gateway) -> tuple[str, str]:
     return str(trust.trust), trust.reason
 
 
+async def is_refused(run: Gateway) -> bool:
+    return trust_of(run)[1] == "connection refused"
+
+
 async def knows_all(run: Gateway, engine: RunningEngine) -> bool:
     index = run.runtime.index
     assert isinstance(index, TieredIndex)
@@ -108,3 +112,18 @@ async def test_an_unreadable_file_and_a_dead_sibling_cost_only_what_they_would_h
     async with run_engine(OPTIONS) as engine, gateway([settings_of(engine)], index=sections) as run:
         await ask(run, engine, 3)
         await until(lambda: knows_all(run, engine))
+
+
+async def test_what_is_not_known_is_said_in_metrics_and_to_who_asks_for_an_explanation():
+    async with run_engine(OPTIONS) as engine:
+        silent = {"id": "r1", "url": engine.url, "events": "tcp://127.0.0.1:9"}
+        async with gateway([silent]) as run:
+            await until(lambda: is_refused(run))
+            async with run.client.get("/metrics") as reply:
+                text = await reply.text()
+            said = 'reason="connection refused",replica="r1",trust="blind"} 1.0'
+            assert any(said in line for line in text.splitlines() if "index_trust{" in line)
+            body = {"model": engine.model, "prompt": list(range(1000, 1064))}
+            async with run.client.post("/debug/explain?path=/v1/completions", json=body) as reply:
+                (row,) = (await reply.json())["replicas"]
+            assert (row["trust"], row["trust_reason"]) == ("blind", "connection refused")
