@@ -32,6 +32,7 @@ class ReplicaSample:
     """None: a central index reads its events, and counts them."""
     gaps: int
     resyncs: int
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,7 @@ class ReplicaCollector(Collector):
         frames = _counter("event_frames", "Frames of KV events applied.")
         gaps = _counter("event_gaps", "Gaps in the sequence of frames.")
         resyncs = _counter("event_resyncs", "Times the replica's blocks were learnt anew.")
+        share = _gauge("replica_share", "Share of prompts that it may get; under 1 while new.")
         for sample in self._read():
             label = [sample.replica]
             healthy.add_metric(label, sample.is_healthy)
@@ -249,7 +251,9 @@ class ReplicaCollector(Collector):
                 frames.add_metric(label, sample.frames)
                 gaps.add_metric(label, sample.gaps)
                 resyncs.add_metric(label, sample.resyncs)
+            share.add_metric(label, sample.share)
         yield from (healthy, breaker, in_flight, queued, blocks, trust, frames, gaps, resyncs)
+        yield share
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -22,6 +22,14 @@ from router.settings import (
 )
 
 ENVIRONMENT_PREFIX = "WARMGATE__"
+NO_SESSION = frozenset(
+    {
+        "authorization", "proxy-authorization", "x-api-key", "api-key", "cookie",
+        "x-request-id", "x-correlation-id", "traceparent", "tracestate",
+        "forwarded", "x-forwarded-for", "x-real-ip", "x-client-ip", "true-client-ip",
+    }
+)  # fmt: skip
+"""Request ids are new each time; an address or a key is of all of one client's conversations."""
 
 
 class ConfigError(ValueError):
@@ -71,6 +79,11 @@ def parse_config(tree: Mapping[str, Any]) -> RouterConfig:
             raise ConfigError(f"routing.{setting}: a policy is named twice")
     if config.routing.policy in config.routing.shadow:
         raise ConfigError(f"routing.shadow: {config.routing.policy} is the policy that acts")
+    if never := [n for n in config.routing.session_headers if n.lower() in NO_SESSION]:
+        raise ConfigError(
+            f"routing.session_headers: {never[0]} names a request, an address or a credential, "
+            "not a session"
+        )
     _check_discovery(config)
     ids = [replica.id for replica in config.replicas]
     if twice := {i for i in ids if ids.count(i) > 1}:

@@ -152,6 +152,14 @@ class Metrics:
         """Show who asks this central index."""
         self.registry.register(DeskCollector(routers, answered))
 
+    def watch_warm_up(self) -> Callable[[int], None]:
+        """To be told how many tokens a new replica computed before its first request."""
+        computed = self._counter(
+            "warm_up_tokens", "Prompt tokens that new replicas computed before their first request."
+        )
+        computed.add((), 0.0)
+        return lambda tokens: computed.add((), tokens)
+
     def count_refusal(self, tenant: str, bound: str) -> None:
         """A request was refused with 429. Tenants are bounded: only those of the key file."""
         self._refusals.add((tenant, bound))

@@ -25,6 +25,7 @@ from router.queueing import NoQueue, Queue
 from router.replicas import Member, Pool, Replica, ReplicaId
 from router.routing import Candidate, Decision, Reason
 from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
+from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import NoShadows, Shadows
 from router.source import Source
 from router.tokens.block_memo import BlockMemo
@@ -155,6 +156,7 @@ class Planner:
     shadows: Shadows | NoShadows = field(default_factory=NoShadows)
     owner_of: OwnerOf = _nobody
     queue: Queue | NoQueue = field(default_factory=NoQueue)
+    hot: HotBeginnings | NothingHot = field(default_factory=NothingHot)
 
     async def plan(self, generation: Generation, tenant: str = "") -> Plan:
         """Choose and reserve. ModelNotFound, NoReplicaAvailable, QueueFull, QueueTimeout.
@@ -169,6 +171,7 @@ class Planner:
         told = await self._told(generation, tokens, self.chooser)
         choice, queued_ms = await self._choose(generation, told, tenant)
         self.shadows.observe(choice)
+        self.hot.note(generation.model, generation.salt, tokens, choice)
         plan = Plan(
             choice=choice,
             replicas=self._replicas(choice),

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
+import aiohttp
+
 from router.collectors import ShadowSample
 from router.metrics import Metrics
+from router.newcomers import Newcomers
 from router.planner import OwnerOf, Planner
 from router.queueing import NoQueue, Queue, QueueLimits
 from router.replicas import Pool
 from router.routing import POLICIES, Chooser
+from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
 from router.routing_settings import RoutingSettings
 from router.settings import RouterConfig
@@ -42,7 +46,31 @@ def planner(
         shadows=shadows(config.routing, chooser),
         owner_of=waits.owner_of,
         queue=waits.queue,
+        hot=hot(config.routing, chooser.clock),
     )
+
+
+def newcomers(
+    config: RouterConfig, planner: Planner, session: aiohttp.ClientSession, metrics: Metrics
+) -> Newcomers:
+    """While this router starts, nobody is new: until then it waits for replicas anyway."""
+    clock = planner.chooser.clock
+    newcomers = Newcomers(
+        ramp=planner.chooser.ramp,
+        hot=planner.hot,
+        session=session,
+        clock=clock,
+        settled_at=clock() + config.index.restore_timeout_s,
+        warm_s=config.routing.warm_s,
+        on_warmed=metrics.watch_warm_up(),
+    )
+    planner.pool.on_health.append(newcomers.health_changed)
+    return newcomers
+
+
+def hot(settings: RoutingSettings, clock: Callable[[], float]) -> HotBeginnings | NothingHot:
+    """Nothing without a budget."""
+    return HotBeginnings(clock, settings.warm_tokens) if settings.warm_tokens else NothingHot()
 
 
 def queue(

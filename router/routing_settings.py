@@ -28,6 +28,14 @@ class RoutingSettings(Settings, frozen=True):
     queue_then: Annotated[
         Literal["send", "refuse"], doc("What is done with one that has waited for so long.")
     ] = "send"
+    ramp_s: Annotated[
+        Seconds, doc("A new replica's share of prompts grows for so long; 0: not at all.", ge=0)
+    ] = 0.0
+    warm_tokens: Annotated[
+        int,
+        doc("Tokens of the hottest beginnings that it computes before it gets any; 0: none.", ge=0),
+    ] = 0
+    warm_s: Annotated[Seconds, doc("Longest time for that.", gt=0)] = 30.0
     session_headers: Annotated[
         tuple[str, ...], doc("Request headers that name a session, first found wins.")
     ] = ("x-session-id",)

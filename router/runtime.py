@@ -23,6 +23,7 @@ from router.index.tiers import TieredIndex
 from router.knowledge import Knowledge, Means, gather_from_central, gather_own
 from router.membership import Membership
 from router.metrics import Metrics
+from router.newcomers import Newcomers
 from router.planner import Planner
 from router.proxy.forwarder import Forwarder
 from router.record import Accounts
@@ -31,6 +32,7 @@ from router.replicas.breaker import Position
 from router.replicas.discovery import StaticDiscovery
 from router.replicas.health import Prober
 from router.routing import POLICIES, Chooser, Speeds
+from router.routing.ramp import Ramp
 from router.settings import RouterConfig
 from router.shared import Owners, Peers
 from router.supervise import Supervisor
@@ -72,6 +74,7 @@ class Runtime:
     knowledge: Knowledge
     peers: Peers
     owners: Owners
+    newcomers: Newcomers
     prober: Prober
     metrics: Metrics
     accounts: Accounts
@@ -93,6 +96,7 @@ class Runtime:
         async with AsyncExitStack() as stack:
             runtime = await _build(config, stack)
             runtime.supervisor.run("judge", runtime.tokens.judge)
+            runtime.supervisor.run("newcomers", runtime.newcomers.work)
             runtime.peers.start(runtime.supervisor.run)
             runtime.supervisor.run("discovery", runtime.membership.follow)
             told = (runtime.keeper, runtime.prober, runtime.reservations.in_flight)
@@ -152,6 +156,7 @@ class Runtime:
                 frames=watched.counters.frames if is_own else None,
                 gaps=watched.counters.gaps,
                 resyncs=watched.counters.replays,
+                share=self.planner.chooser.ramp.share(member.id, self.clock()),
             )
 
     def _is_learning(self, member: Member) -> bool:
@@ -168,6 +173,7 @@ class Runtime:
         self.index.forget(replica_id)
         self.planner.chooser.forget(replica_id)
         self.planner.shadows.forget(replica_id)
+        self.newcomers.forget(replica_id)
 
 
 async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
@@ -206,6 +212,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         Chooser(
             *(NO_ANSWERS, reservations, speeds, POLICIES[config.routing.policy](rng), clock),
             moved=peers.moved,
+            ramp=Ramp(config.routing.ramp_s, speeds.forget),
         ),
         routing_parts.Waits(
             known.source,
@@ -233,6 +240,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         knowledge=known,
         peers=peers,
         owners=shared_parts.owners(config.shared, peers, supervisor),
+        newcomers=routing_parts.newcomers(config, planner, session, metrics),
         prober=prober,
         metrics=metrics,
         accounts=Accounts(clock, (metrics.count_request, log.write_access_line)),

@@ -25,6 +25,7 @@ class Fleet:
     that batches overtake each other. `event_loss`: share of batches that never arrive.
     `network_s`: one way, client to engine. `reading_s`: until the prompt's text is tokens.
     `load_sharing_s`: how long until a router knows what another has in flight; None: never.
+    `ramp_s`, `warm_tokens`: likewise. `starting`: how slow an added replica is, for how long.
     `slo_ttft_ms`, `queue_wait_s`: see `routing.slo_ttft_ms` of the router.
     """
 
@@ -42,6 +43,9 @@ class Fleet:
     event_loss: float = 0.0
     network_s: float = 0.0005
     reading_s: float = 0.0
+    ramp_s: float = 0.0
+    warm_tokens: int = 0
+    starting: tuple[float, float] = (1.0, 0.0)
     changes: tuple[Change, ...] = field(default=())
 
     @property

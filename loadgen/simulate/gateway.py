@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from loadgen.simulate.fleet import Fleet
 from loadgen.simulate.waiting import SimQueue
 from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.index.memory import MemoryIndex
 from router.index.reservations import Reservations
 from router.index.told import Told
 from router.routing import POLICIES, Ask, Choice, Chooser, Contender, Policy, Prefix, Speeds
+from router.routing.hot import HotBeginnings, NothingHot
+from router.routing.ramp import Ramp
 
 FLEET = "model"
 
@@ -25,6 +28,7 @@ class SimRouter:
     index: MemoryIndex
     told: Told
     queue: SimQueue
+    hot: HotBeginnings | NothingHot
 
     @classmethod
     def make(
@@ -32,19 +36,23 @@ class SimRouter:
         number: int,
         make_policy: Callable[[Random], Policy],
         queue: SimQueue,
+        fleet: Fleet,
         seed: int,
     ) -> SimRouter:
         clock = queue.timeline.clock
         index = MemoryIndex(clock=clock)
         told = Told(clock)
+        speeds = Speeds()
         chooser = Chooser(
             index=index,
             reservations=Reservations(clock, others=told),
-            speeds=Speeds(),
+            speeds=speeds,
             policy=make_policy(Random(f"{seed} {number}")),
             clock=clock,
+            ramp=Ramp(fleet.ramp_s, speeds.forget),
         )
-        return cls(number, chooser, index, told, queue)
+        hot = HotBeginnings(clock, fleet.warm_tokens) if fleet.warm_tokens else NothingHot()
+        return cls(number, chooser, index, told, queue, hot)
 
     def hear(self, replica_id: str, events: Sequence[Event]) -> None:
         """A batch of a replica's events arrived."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from loadgen.simulate.engine import SimEngine
 from loadgen.simulate.fleet import Fleet
-from loadgen.simulate.gateway import SimRouter
+from loadgen.simulate.gateway import FLEET, SimRouter
 from loadgen.simulate.job import Job, make_job
 from loadgen.simulate.outcome import Served
 from loadgen.simulate.timeline import Timeline
@@ -59,6 +59,7 @@ class Request:
         world, served = self.world, self.served
         size = world.fleet.block_size
         name = choice.decision.replicas[0]
+        self.router.hot.note(FLEET, None, self.tokens.tobytes(), choice)
         served.replica, served.router = name, self.router.number
         served.tries += 1
         served.predicted_ttft_ms = choice.decision.costs_ms.get(name)

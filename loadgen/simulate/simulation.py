@@ -12,6 +12,7 @@ from loadgen.simulate.bounds import Bounds
 from loadgen.simulate.engine import SimEngine
 from loadgen.simulate.fleet import Change, Fleet
 from loadgen.simulate.gateway import SimRouter
+from loadgen.simulate.newcomer import Newcomer
 from loadgen.simulate.outcome import Extras, Figures, Served, Slo, figures
 from loadgen.simulate.regret import Oracle
 from loadgen.simulate.request import Request, World
@@ -63,6 +64,7 @@ class Simulation:
                 number,
                 make_policy,
                 SimQueue(timeline, fleet.slo_ttft_ms, fleet.queue_wait_s),
+                fleet,
                 seed,
             )
             for number in range(fleet.routers)
@@ -113,7 +115,7 @@ class Simulation:
 
     def _change(self, change: Change) -> None:
         for _ in range(change.add):
-            self._add_replica()
+            Newcomer(self.world, self._add_replica()).start()
         for _ in range(change.drain):
             self._leave(self.world.open[-1])
         for _ in range(change.kill):
@@ -126,7 +128,7 @@ class Simulation:
         for router in self.world.routers:
             router.forget(name)
 
-    def _add_replica(self) -> None:
+    def _add_replica(self) -> str:
         fleet, number = self.world.fleet, len(self.world.engines)
         name = f"r{number:02d}"
         self.world.engines[name] = SimEngine(
@@ -140,6 +142,7 @@ class Simulation:
         self.world.open.append(name)
         for router in self.world.routers:
             router.chooser.cache_tokens[name] = fleet.num_blocks * fleet.block_size
+        return name
 
     def _publish(self, name: str, events: Sequence[Event]) -> None:
         fleet = self.world.fleet

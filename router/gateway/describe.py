@@ -39,6 +39,7 @@ def _describe(runtime: Runtime, member: Member) -> dict[str, Any]:
         "role": member.replica.role,
         "is_healthy": member.is_healthy,
         "breaker": member.breaker.position,
+        "share": runtime.planner.chooser.ramp.share(member.id, runtime.clock()),
         "is_full": member.full_until > runtime.clock(),
         "last_error": member.last_error,
         "models": sorted(member.models),

@@ -72,6 +72,7 @@ def explained(
                 "id": replica_id,
                 "trust": runtime.keeper.of(replica_id).trust.trust,
                 "trust_reason": runtime.keeper.of(replica_id).trust.reason,
+                "share": runtime.planner.chooser.ramp.share(replica_id, runtime.clock()),
                 **candidate_row(choice, choice.candidates[replica_id], around),
             }
             for replica_id in choice.decision.replicas

@@ -24,6 +24,7 @@ from router.routing.history import History
 from router.routing.hits import NO_HIT, NO_HOLDINGS, Holdings
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
+from router.routing.ramp import Ramp
 from router.routing.ring import Ring
 from router.routing.ttft import Sample, Speeds
 
@@ -143,6 +144,7 @@ class Chooser:
     cache_tokens: dict[ReplicaId, int] = field(default_factory=dict)
     """How large each replica's cache is, where it has said so."""
     moved: Moved = field(default_factory=Moved)
+    ramp: Ramp = field(default_factory=Ramp)
     _ring: Ring = field(default_factory=Ring)
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -151,6 +153,7 @@ class Chooser:
         self.reservations.forget(replica_id)
         self.history.forget(replica_id)
         self.cache_tokens.pop(replica_id, None)
+        self.ramp.forget(replica_id)
 
     def consider(
         self, ask: Ask, contenders: Sequence[Contender], known: Known | None = None
@@ -165,11 +168,20 @@ class Chooser:
         query = RouteQuery(ask.prompt_tokens, ring_key, moved_to)
         return Choice(
             query=query,
-            decision=self.policy.rank(query, candidates),
+            decision=self.rank(query, candidates),
             candidates={c.replica_id: c for c in candidates},
             contenders={c.replica_id: c for c in contenders},
             ask=ask,
         )
+
+    def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
+        """The policy's order; those that are too new for this prompt come last."""
+        if self.ramp.is_idle:
+            return self.policy.rank(query, candidates)
+        admitted = self.ramp.admitted(query, candidates, self.clock())
+        decision = self.policy.rank(query, admitted)
+        others = {c.replica_id for c in candidates} - {c.replica_id for c in admitted}
+        return replace(decision, replicas=(*decision.replicas, *sorted(others)))
 
     def claim(self, choice: Choice, replica_id: ReplicaId, *, silent: bool = False) -> Claim:
         """Book the request there. `silent`: its reply will show no first token."""

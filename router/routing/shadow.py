@@ -72,7 +72,7 @@ class Shadow:
         if policy.uses_history and not acting.uses_history:
             contenders = list(choice.contenders.values())
             return self.chooser.consider(choice.ask, contenders).decision.replicas[0]
-        return policy.rank(choice.query, list(choice.candidates.values())).replicas[0]
+        return self.chooser.rank(choice.query, list(choice.candidates.values())).replicas[0]
 
 
 @dataclass(slots=True)

@@ -105,6 +105,7 @@ def _families() -> Iterator[Metric]:
     metrics.watch_queue(lambda: 0)
     metrics.watch_central(lambda: {"in_time": 0}, lambda: True)
     metrics.watch_desk(lambda: 0, lambda: 0)
+    metrics.watch_warm_up()
     yield from metrics.registry.collect()
 
 

@@ -16,6 +16,10 @@ EQUAL_HIT_SHARE = 0.1
 CROWD_BOUND = 1.1
 """The same for requests in flight: what they hold of the cache, others can't."""
 
+IDLE = 0.01
+"""A fleet that computes for less of its time is idle: who did the little that there was is as good
+as the others, and what overflowed from a home goes there again."""
+
 
 class CacheAware:
     """Lowest cost first; among equals, the home that consistent hashing gives the prompt.
@@ -53,10 +57,10 @@ def _crowds(
     candidates: Sequence[Candidate], wanted: Collection[ReplicaId]
 ) -> dict[ReplicaId, float]:
     """By how much each has got more than its share of something: above 1, else 1."""
-    busy = SHARE_BOUND * sum([c.busy for c in candidates]) / len(candidates)
+    busy = SHARE_BOUND * max(IDLE, sum([c.busy for c in candidates]) / len(candidates))
     in_flight = CROWD_BOUND * sum([c.in_flight for c in candidates]) / len(candidates) + 1
     return {
-        c.replica_id: max(1.0, c.busy / busy if busy else 0.0, c.in_flight / in_flight)
+        c.replica_id: max(1.0, c.busy / busy, c.in_flight / in_flight)
         for c in candidates
         if c.replica_id in wanted
     }

@@ -66,3 +66,9 @@ def test_a_models_name_may_have_dots_and_dashes():
 
 def test_every_setting_has_a_sentence():
     assert all(sentence.endswith(".") for _, _, sentence in config.describe())
+
+
+@pytest.mark.parametrize("name", ["Authorization", "x-api-key", "X-Request-ID", "x-forwarded-for"])
+def test_what_names_a_request_an_address_or_a_key_is_no_session(name):
+    with pytest.raises(ConfigError, match="not a session"):
+        load_config(None, [f"routing.session_headers=[{name}]"], {})

@@ -7,9 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.routing import POLICIES, Candidate, Reason, RouteQuery, Ttft
+from router.index.memory import MemoryIndex
+from router.index.reservations import Reservations
+from router.routing import (
+    POLICIES,
+    Ask,
+    Candidate,
+    Chooser,
+    Contender,
+    Reason,
+    RouteQuery,
+    Speeds,
+    Ttft,
+)
 from router.routing.cost import Surroundings, predicted_ttft_ms, social_cost_ms
-from tests.support.builders import candidate
+from tests.support.builders import ManualClock, candidate
 
 QUERY = RouteQuery(prompt_tokens=1000, ring_key="a conversation")
 
@@ -195,3 +207,27 @@ def test_a_burst_of_equal_prompts_waits_for_the_first_to_be_computed():
     )
     decision = policy("cache-aware").rank(query, [candidate("r1"), holder])
     assert decision.replicas[0] == "r2"
+
+
+@pytest.mark.parametrize("session", [True, False])
+def test_what_overflows_a_home_on_the_ring_returns_when_its_load_falls(session):
+    clock = ManualClock()
+    chooser = Chooser(
+        MemoryIndex(clock=clock), Reservations(clock), Speeds(), policy("cache-aware"), clock
+    )
+    contenders = [Contender(f"r{i}", "m") for i in range(4)]
+
+    def home() -> str:
+        ask = Ask(1000, "a session") if session else Ask(1000, None, "a beginning")
+        return chooser.consider(ask, contenders).decision.replicas[0]
+
+    first = home()
+    crowd = [chooser.consider(Ask(3000, "other"), contenders) for _ in range(4)]
+    claims = [chooser.claim(choice, first) for choice in crowd]
+    away = home()
+    assert away != first
+    for claim in claims:
+        claim.first_token()
+        claim.release()
+    clock.advance(120.0)  # what it computed of late counts until then
+    assert home() == first
