@@ -189,6 +189,29 @@ async def test_a_rolling_restart_of_all_processes_fails_no_request():
         assert not first & pids
 
 
+async def test_connections_that_wait_for_a_process_that_dies_are_served_by_the_next():
+    async with three_processes(works, works) as (router, session):
+        victim = router.ready["processes"][0]
+        # it accepts no more, but the kernel goes on giving it its share
+        os.kill(victim, signal.SIGSTOP)
+        asks = [asyncio.create_task(ask(session)) for _ in range(30)]
+
+        async def others_have_answered():
+            return sum(one.done() for one in asks) >= 10
+
+        await until(others_have_answered)
+        waiting = [one for one in asks if not one.done()]
+        os.kill(victim, signal.SIGKILL)
+        assert await asyncio.wait_for(asyncio.gather(*asks), 30) == [200] * 30
+        assert waiting
+
+
+async def ask(session):
+    async with session.post(CHAT, json=BODY) as response:
+        await response.read()
+        return response.status
+
+
 async def test_a_supervisor_that_is_killed_leaves_nothing_in_memory_for_long():
     folder = None
     async with three_processes(works) as (router, _):
