@@ -115,7 +115,7 @@ class Driver:
     async def ask(self, count: int) -> None:
         self._left = count
         self._done = self._loop.create_future()
-        self._next()
+        self._loop.call_soon(self._loop.call_soon, self._next)
         await self._done
 
     def _next(self) -> None:
