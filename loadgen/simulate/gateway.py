@@ -41,7 +41,7 @@ class SimRouter:
     ) -> SimRouter:
         clock = queue.timeline.clock
         index = MemoryIndex(clock=clock)
-        told = Told(clock)
+        told = Told(clock, late_s=fleet.load_sharing_s or 0.0)
         speeds = Speeds()
         chooser = Chooser(
             index=index,

@@ -64,6 +64,7 @@ class Request:
         served.tries += 1
         served.predicted_ttft_ms = choice.decision.costs_ms.get(name)
         served.predicted_hit_tokens = choice.candidates[name].hit_tokens
+        self._share()  # until now nothing may have waited there
         claim = self.router.chooser.claim(choice, name)
         self._share()
         job = make_job(self.tokens, self.hashes, size, self.ask.output_tokens, self.answer_id)

@@ -69,6 +69,7 @@ class Lane:
     batch: Computed | None = None
     known: Load | None = None
     known_at: float = 0.0
+    quiet_since: float = 0.0
     _tokens: int = 0
     _cost_ms: float = 0.0
     _silent: int = 0
@@ -142,7 +143,7 @@ class Lane:
             self._tokens -= reservation.uncached_tokens
             self._cost_ms -= reservation.cost_ms
         else:  # exactly: a sum of floats keeps what was rounded
-            self._tokens, self._cost_ms = 0, 0.0
+            self._tokens, self._cost_ms, self.quiet_since = 0, 0.0, now
 
     def _settle_silent(self, now: float) -> None:
         for reservation in [r for r in self.pending.values() if r.silent]:

@@ -28,6 +28,8 @@ class Load(Struct, frozen=True, gc=False):
     """Computing time of one request, in the mean of those booked of late."""
     resident_tokens: int = 0
     """What requests in flight hold of the cache: distinct prompt tokens, and answers so far."""
+    quiet_ms: float = 0.0
+    """For how long none of one router's prompts has waited there; of no meaning in a sum."""
 
     @property
     def busy(self) -> float:

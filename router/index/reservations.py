@@ -12,10 +12,18 @@ from router.blocks import BlockHash
 from router.index.lane import Computed, Lane, Reservation
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
-from router.index.siblings import NoSiblings, OthersLoads, Siblings
+from router.index.siblings import NoOthers, NoSiblings, OthersLoads, Siblings
 from router.replicas import ReplicaId
 
-__all__ = ["Computed", "NoSiblings", "OthersLoads", "Reservation", "Reservations", "Siblings"]
+__all__ = [
+    "Computed",
+    "NoOthers",
+    "NoSiblings",
+    "OthersLoads",
+    "Reservation",
+    "Reservations",
+    "Siblings",
+]
 
 FADING_S: Final = 0.1
 """What only fades is read anew so often: of a half-life of 30 s that is a quarter of a percent."""
@@ -26,7 +34,7 @@ class Reservations:
     """All requests in flight, by replica and by the first block of their prefix."""
 
     clock: Callable[[], float]
-    others: OthersLoads = field(default_factory=dict[ReplicaId, Load])
+    others: OthersLoads = field(default_factory=NoOthers)
     """Whoever learns it puts something new here."""
     siblings: Siblings = field(default_factory=NoSiblings)
     _lanes: dict[ReplicaId, Lane] = field(default_factory=dict)
@@ -122,6 +130,7 @@ class Reservations:
             recent_ms=recent_ms,
             mean_ms=mean_ms,
             resident_tokens=lane.resident(self.answers.mean_tokens),
+            quiet_ms=0.0 if lane.pending else (now - lane.quiet_since) * 1e3,
         )
         if not lane.pending:  # a queue gets shorter by the millisecond
             lane.known, lane.known_at = load, now

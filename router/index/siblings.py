@@ -15,6 +15,19 @@ class OthersLoads(Protocol):
     def get(self, replica_id: ReplicaId, /) -> Load | None:
         """All of them together, as of now. None: nothing."""
 
+    def quiet(self, replica_id: ReplicaId, began: float, ended: float) -> bool | None:
+        """Whether none of their prompts waited there in all that time. None: not known yet."""
+
+
+class NoOthers:
+    """One router."""
+
+    def get(self, replica_id: ReplicaId, /) -> Load | None:
+        return None
+
+    def quiet(self, replica_id: ReplicaId, began: float, ended: float) -> bool | None:
+        return True
+
 
 class Siblings(Protocol):
     """Other processes of this host that send to the same replicas."""

@@ -1,7 +1,8 @@
 """What other routers told of their load, read as of now."""
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,13 +19,42 @@ class _Word:
     at: float
 
 
+REMEMBERED_SPANS: Final = 16
+
+
+@dataclass(slots=True)
+class _Quiet:
+    """When one router had no prompt that waited at one replica. `is_open`: it has none now."""
+
+    spans: deque[tuple[float, float]]
+    is_open: bool = True
+
+    def note(self, start: float, end: float) -> None:
+        first, last = self.spans[-1]
+        if start <= last:
+            self.spans[-1] = first, max(last, end)
+        else:
+            self.spans.append((start, end))
+
+    def covers(self, began: float, ended: float) -> bool:
+        if self.is_open and self.spans[-1][0] <= began:
+            return True
+        return any(start <= began and ended <= end for start, end in self.spans)
+
+
 @dataclass(slots=True)
 class _Words:
     """About one replica, by router. `total`: all of them at `total_at`, while nothing waits."""
 
     by_router: dict[str, _Word] = field(default_factory=dict)
+    quiet: dict[str, _Quiet] = field(default_factory=dict)
     total: Load | None = None
     total_at: float = 0.0
+
+    def drop(self, router_id: str) -> None:
+        if self.by_router.pop(router_id, None) is not None:
+            self.total = None
+        self.quiet.pop(router_id, None)
 
     def add_up(self, now: float) -> Load:
         """As of now: as `Load.aged` and `Load.plus`, in one go. O(routers)."""
@@ -48,21 +78,54 @@ class _Words:
 
 @dataclass(slots=True)
 class Told:
-    """Each router's last word on each replica. Their queues have gone on since they gave it."""
+    """Each router's last word on each replica. Their queues have gone on since they gave it.
+
+    `late_s`: what has not been heard after so long has not happened. `vague_s`: a word is about a
+    time that is up to so long before the one that it is said to be about.
+    """
 
     clock: Callable[[], float]
+    late_s: float = 0.0
+    vague_s: float = 0.0
     _words: dict[ReplicaId, _Words] = field(default_factory=dict)
 
     def tell(self, router_id: str, replica_id: ReplicaId, load: Load, at: float) -> None:
         """The router said this at that time of `clock`."""
         words = self._words.setdefault(replica_id, _Words())
-        words.by_router[router_id] = _Word(load, at)
-        words.total = None
+        words.by_router[router_id], words.total = _Word(load, at), None
+        quiet = words.quiet.get(router_id)
+        if quiet is None:  # before the first word there was nothing to say
+            before = -math.inf, at - self.vague_s
+            quiet = words.quiet[router_id] = _Quiet(deque([before], REMEMBERED_SPANS))
+        quiet.is_open = not load.waiting
+        if quiet.is_open:
+            quiet.note(at - load.quiet_ms / 1e3, at - self.vague_s)
+
+    def tell_all(self, router_id: str, loads: Mapping[ReplicaId, Load], at: float) -> None:
+        """The same of every replica: of those that are not named there is nothing more to say."""
+        for replica_id, words in self._words.items():
+            if replica_id not in loads:
+                words.drop(router_id)
+        for replica_id, load in loads.items():
+            self.tell(router_id, replica_id, load, at)
+
+    def keep(self, router_ids: Collection[str]) -> None:
+        """Other routers are gone."""
+        for words in self._words.values():
+            for router_id in [one for one in words.by_router if one not in router_ids]:
+                words.drop(router_id)
+
+    def quiet(self, replica_id: ReplicaId, began: float, ended: float) -> bool | None:
+        """See `OthersLoads`. O(routers)."""
+        if ended > self.clock() - self.late_s:
+            return None
+        words = self._words.get(replica_id)
+        return words is None or all(one.covers(began, ended) for one in words.quiet.values())
 
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What all of them make the replica do now. None: nothing."""
         words = self._words.get(replica_id)
-        if words is None:
+        if words is None or not words.by_router:
             return None
         now = self.clock()
         if words.total is not None and now - words.total_at <= FADING_S:

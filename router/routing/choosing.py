@@ -22,6 +22,7 @@ from router.routing.cost import BUSIEST
 from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
 from router.routing.hits import NO_HIT, NO_HOLDINGS, Holdings
+from router.routing.lessons import Lesson, Lessons
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ramp import Ramp
@@ -120,7 +121,8 @@ class Claim(Struct, eq=False):
             where = self.choice.contenders[booked.replica_id]
             service_ms = max((batch.ended - batch.began) * 1e3 - where.distance_ms, 0.0)
             sample = Sample(batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms)
-            chooser.speeds.observe(booked.replica_id, where.fleet, sample)
+            lesson = Lesson(booked.replica_id, where.fleet, batch.began, batch.ended, sample)
+            chooser.lessons.learn(lesson, chooser.reservations.others.quiet)
         return ttft_ms
 
     def release(self, answer_tokens: int | None = None) -> None:
@@ -146,6 +148,10 @@ class Chooser:
     moved: Moved = field(default_factory=Moved)
     ramp: Ramp = field(default_factory=Ramp)
     _ring: Ring = field(default_factory=Ring)
+    lessons: Lessons = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lessons = Lessons(self.speeds)
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left. What the index knows of it is the index's own to forget."""

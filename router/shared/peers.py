@@ -61,6 +61,13 @@ class Peers:
     _since: str = "0"
     _is_mute: bool = False
     _heard: dict[str, _Heard] = field(default_factory=dict)
+    _told: Told = field(init=False)
+
+    def __post_init__(self) -> None:
+        # a report is at most one interval old when it is read, and what it doesn't say yet comes
+        # with the next: one more, and half of one for the round trips
+        interval_s = self.times.interval_s
+        self._told = Told(self.clock, late_s=2.5 * interval_s, vague_s=interval_s)
 
     @property
     def routers(self) -> int:
@@ -162,12 +169,12 @@ class Peers:
         """From now on this is what others do."""
         oldest = self.clock() - self.times.ttl_s
         self._heard = {i: h for i, h in self._heard.items() if h.at > oldest}
-        told = Told(self.clock)
-        for router_id, heard in self._heard.items():
-            if self.group and heard.report.group == self.group:
-                continue
-            for row in heard.report.loads:
-                told.tell(router_id, row.replica_id, row.load, heard.at)
+        told, group = self._told, self.group
+        apart = {i: h for i, h in self._heard.items() if not group or h.report.group != group}
+        told.keep(apart)
+        for router_id, heard in apart.items():
+            loads = {row.replica_id: row.load for row in heard.report.loads}
+            told.tell_all(router_id, loads, heard.at)
         self.reservations.others = told
 
     def _enter(self, state: StoreState, why: str) -> None:

@@ -20,6 +20,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     recent_ms: float = 0.0
     mean_ms: float = 0.0
     resident_tokens: int = 0
+    quiet_ms: float = 0.0
 
     @property
     def load(self) -> Load:
@@ -31,6 +32,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
             recent_ms=self.recent_ms,
             mean_ms=self.mean_ms,
             resident_tokens=self.resident_tokens,
+            quiet_ms=self.quiet_ms,
         )
 
 
@@ -80,6 +82,7 @@ def encode_report(number: int, loads: dict[ReplicaId, Load], group: str = "") ->
             round(load.recent_ms, 1),
             round(load.mean_ms, 1),
             load.resident_tokens,
+            round(load.quiet_ms, 1),
         )
         for replica_id, load in loads.items()
     ]

@@ -32,3 +32,47 @@ def test_a_prompt_behind_another_routers_is_no_lesson():
     books.take(alone)
     assert not behind.is_lesson
     assert alone.is_lesson
+
+
+def test_when_others_kept_quiet_is_known_once_their_words_must_be_in():
+    clock = ManualClock()
+    told, start = Told(clock, late_s=0.1), clock()
+    told.tell("two", "r1", Load(), clock())
+    clock.advance(0.05)
+    told.tell("two", "r1", Load(waiting=1, wait_ms=9.0), clock())
+    clock.advance(0.05)
+    told.tell("two", "r1", Load(running=1), clock())
+    clock.advance(0.04)
+    assert told.quiet("r1", start, start + 0.05) is None
+    clock.advance(0.2)
+    assert told.quiet("r1", start - 1.0, start) is True
+    assert told.quiet("r1", start, start + 0.07) is False
+    assert told.quiet("r1", start + 0.08, start + 0.2) is False
+    assert told.quiet("r1", start + 0.1, start + 0.2) is True
+    assert told.quiet("r2", start, start + 0.2) is True
+
+
+def test_a_report_tells_of_quiet_up_to_an_interval_before_it_was_heard():
+    clock = ManualClock()
+    told, start = Told(clock, late_s=0.3, vague_s=0.1), clock()
+    clock.advance(1.0)
+    told.tell_all("two", {"r1": Load(running=1, quiet_ms=400.0)}, clock())
+    clock.advance(0.1)
+    told.tell_all("two", {"r1": Load(waiting=1, wait_ms=5.0)}, clock())
+    clock.advance(1.0)
+    assert told.quiet("r1", start + 0.6, start + 0.9) is True
+    assert (
+        told.quiet("r1", start + 0.55, start + 0.8) is True
+    )  # before its first word it had none there
+    assert told.quiet("r1", start + 0.8, start + 0.95) is False
+
+
+def test_a_router_that_is_gone_or_has_nothing_there_any_more_is_not_counted():
+    clock = ManualClock()
+    told = Told(clock)
+    told.tell_all("two", {"r1": Load(waiting=1, wait_ms=5.0), "r2": Load(running=1)}, clock())
+    told.tell_all("two", {"r2": Load(running=1)}, clock())
+    assert told.get("r1") is None
+    told.keep([])
+    assert told.get("r2") is None
+    assert told.quiet("r1", clock(), clock()) is True
