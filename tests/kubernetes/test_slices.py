@@ -103,6 +103,7 @@ async def test_lost_rights_leave_the_endpoints(plane, pods, v1):
     async with Cable(plane.port) as cable:
         server = f"https://127.0.0.1:{cable.port}"
         async with following(plane, pods, server=server) as (seen, asked):
+            before = len(seen.sets)
             await unbind(pods)
 
             async def was_refused():
@@ -114,4 +115,4 @@ async def test_lost_rights_leave_the_endpoints(plane, pods, v1):
             assert len(seen.sets[-1]) == 2
             await bind(pods)
             await seen.reach(A, within_s=10.0)
-            assert all(seen.sets)
+            assert all(seen.sets[before:]), "an empty set while the router had no rights"
