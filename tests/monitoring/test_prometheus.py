@@ -59,6 +59,9 @@ async def test_every_dashboard_query_and_record_has_data_from_a_loaded_router(tm
     async with fleet(2, router_flags=flags) as running:
         async with scraping(f"127.0.0.1:{admin}", tmp_path) as prometheus:
             assert set(await load(running, 12)) == {200}
+            await break_off(running, 1.0)
+            assert min(await load(running, 1)) >= 500
+            await break_off(running, 0.0)
             await running.engines[1].kill()
             assert set(await load(running, 12)) == {200}
             # three requests touch two minutes at most: one of them is refused
@@ -71,6 +74,14 @@ async def test_every_dashboard_query_and_record_has_data_from_a_loaded_router(tm
     assert series_of_rules_test() <= series_in(text)
     done = promtool("check", "metrics", stdin=text)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def break_off(running, chance):
+    """Engines reset requests before they answer, with this chance: tried elsewhere, and failed."""
+    for engine in running.engines:
+        faults = {"http": {"reset": chance}}
+        async with running.session.post(engine.url + "/faults", json=faults) as reply:
+            assert reply.status == 200
 
 
 async def load(running, count, key=KEY):
