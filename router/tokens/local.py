@@ -42,8 +42,8 @@ class Limits:
 
     `inline_bytes`: bodies up to this size are decoded and rendered on the event loop (1 ms);
     `inline_chars`: up to so many new characters are encoded there (1.5 ms). More goes to the
-    threads. `inline_s`: a template that takes longer goes to them too, from then on, and
-    ends after `render_s`: it takes 10 ms for the longest of prompts.
+    threads. `inline_s`: a template that computes longer goes to them too, from then on, and
+    ends after `render_s` of computing: it takes 10 ms for the longest of prompts.
     """
 
     deadline_s: float = 1.0
@@ -197,24 +197,24 @@ class LocalTokenizer:
         the request's time. Once it is quick again it may come back."""
         if len(generation.body) <= self._limits.inline_bytes and not self._is_slow:
             try:
-                return self._pieces(generation, time.monotonic() + self._limits.inline_s)
+                return self._pieces(generation, self._limits.inline_s)
             except TemplateTooSlow:
                 self._is_slow = True
         left_s = until - asyncio.get_running_loop().time()
-        ask = (generation, time.monotonic() + min(left_s, self._limits.render_s))
+        ask = (generation, min(left_s, self._limits.render_s))
         found, took_s = await self.workers.run(self._timed_pieces, ask, until)
         self._is_slow = self._is_slow and took_s > self._limits.inline_s / 4
         return found
 
     def _timed_pieces(self, ask: tuple[Generation, float]) -> tuple[Pieces | bytes, float]:
-        started = time.monotonic()
+        started = time.thread_time()
         found = self._pieces(*ask)
-        return found, time.monotonic() - started
+        return found, time.thread_time() - started
 
-    def _pieces(self, generation: Generation, until: float) -> Pieces | bytes:
+    def _pieces(self, generation: Generation, seconds: float) -> Pieces | bytes:
         """The prompt's text in pieces, or its ids if it came as ids. Any thread may run this.
 
-        `until`: on `time.monotonic`, for the template.
+        `seconds`: of computing, for the template.
         """
         message = object if self._chats is not None else Raw
         prompt = read_prompt(generation, self._limits.max_bytes, message)
@@ -225,7 +225,7 @@ class LocalTokenizer:
         if self._chats is not None:
             return list(self._chats.pieces(generation, prompt))
         template, prompt = self._template(generation, prompt)
-        return self.encoder.weld(template.replay(prompt, self._limits.max_bytes, until))
+        return self.encoder.weld(template.replay(prompt, self._limits.max_bytes, seconds))
 
     def _template(
         self, generation: Generation, prompt: ChatPrompt

@@ -73,8 +73,7 @@ def prepare(tree: nodes.Template) -> list[LoopShape]:
     The filter gets the loop's items, its number, and the values of its names.
     """
     shapes: list[LoopShape] = []
-    if not any(_compares_identity(test) for test in tree.find_all(nodes.Test)):
-        _prepare_in(tree.body, shapes)
+    _prepare_in(tree.body, shapes)
     return shapes
 
 
@@ -90,12 +89,6 @@ def _prepare_in(body: list[nodes.Node], shapes: list[LoopShape]) -> None:
                 _ask_first(node, len(shapes), shape)
                 body.insert(at + 1, _read(ON_END, node.lineno))
                 shapes.append(shape)
-
-
-def _compares_identity(test: nodes.Test) -> bool:
-    """Equal messages are one object here; a template could tell."""
-    others = test.args or []
-    return test.name == "sameas" and not all(isinstance(one, nodes.Const) for one in others)
 
 
 def _shape(loop: nodes.For) -> LoopShape | None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import BuiltinMethodType
 from typing import Any, Final
 
@@ -64,17 +64,25 @@ class BudgetSpent(Exception):
         self.what = what
 
 
-@dataclass(slots=True)
 class Budget:
-    """What one rendering may still take. `until`: on `clock`; `chars`: of all texts it makes."""
+    """What one rendering may still take: seconds of its thread's own computing, and characters of
+    all texts that it makes. Waiting for a busy machine costs it nothing."""
 
-    until: float
-    chars: int
-    clock: Callable[[], float]
+    __slots__ = ("_computed_until", "_look_at", "chars")
+
+    def __init__(self, seconds: float, chars: int) -> None:
+        self.chars = chars
+        self._computed_until = time.thread_time() + seconds
+        self._look_at = time.monotonic() + seconds
+        """Before this it can't be spent. The other clock is eight times as dear to read."""
 
     def step(self) -> None:
-        if self.clock() > self.until:
-            raise BudgetSpent("time")
+        """Raises BudgetSpent."""
+        if time.monotonic() > self._look_at:
+            left_s = self._computed_until - time.thread_time()
+            if left_s <= 0:
+                raise BudgetSpent("time")
+            self._look_at = time.monotonic() + left_s
 
     def charge(self, value: Any) -> None:
         if isinstance(value, _CAN_GROW) and len(value) > FREE_CHARS:
@@ -89,7 +97,7 @@ class _Current(threading.local):
     replay: Replay
 
     def __init__(self) -> None:
-        self.budget = Budget(until=math.inf, chars=COMPILE_CHARS, clock=lambda: 0.0)
+        self.budget = Budget(math.inf, COMPILE_CHARS)
 
 
 class ChatSandbox(ImmutableSandboxedEnvironment):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -36,6 +35,8 @@ CONTINUE_TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 
 TEXT_FACTOR: Final = 16
 """A template may make this many times the text that it is allowed to put out."""
+
+_SAME: Final = "sameas"
 
 FAILURES: Final = (
     jinja2.TemplateError,
@@ -84,7 +85,8 @@ class ChatTemplate:
         try:
             tree = environment.parse(source)
             loops_over_content = iterates_over_content(tree)
-            shapes = prepare(tree)
+            self._tells_equals_apart = _tells_equals_apart(tree)
+            shapes = [] if self._tells_equals_apart else prepare(tree)
             self._template = environment.guarded_template(tree)
         except (jinja2.TemplateSyntaxError, RecursionError) as exc:
             raise BadTemplate(str(exc)) from exc
@@ -98,29 +100,30 @@ class ChatTemplate:
         self.told = Told(memo_bytes // 2, self._read)
         self.passages = Passages(memo_bytes // 2)
 
-    def render(self, prompt: ChatPrompt, max_chars: int, until: float = math.inf) -> str:
+    def render(self, prompt: ChatPrompt, max_chars: int, seconds: float = math.inf) -> str:
         """The text that the engine tokenizes, without the memo. Raises TokenizeFailed.
 
-        Longer than `max_chars`: TOO_LARGE. Running after `until` (`time.monotonic`):
+        Longer than `max_chars`: TOO_LARGE. More than so many seconds of computing:
         TemplateTooSlow. Rendering stops there.
         """
         messages = conversation(prompt.read_messages(), parts=self.parts)
         if not self._knows_developer:
             messages = without_developer(messages)
         final = self._open_final(messages, prompt) if prompt.continue_final_message else None
-        parts = self._run(prompt, messages, {}, max_chars, until)
+        parts = self._run(prompt, messages, {}, max_chars, seconds)
         text = "".join(part for part in parts if isinstance(part, str))
         return text if final is None else _cut_after(text, final)
 
-    def replay(self, prompt: ChatPrompt, max_chars: int, until: float = math.inf) -> list[Part]:
+    def replay(self, prompt: ChatPrompt, max_chars: int, seconds: float = math.inf) -> list[Part]:
         """The same text, in parts: passages are what the memo had of it. Raises as `render`."""
         raws = prompt.messages
-        if prompt.continue_final_message or not raws or not isinstance(raws[0], Raw):
-            return [self.render(prompt, max_chars, until)]
+        is_known = bool(raws) and isinstance(raws[0], Raw) and not self._tells_equals_apart
+        if prompt.continue_final_message or not is_known:
+            return [self.render(prompt, max_chars, seconds)]
         messages, numbers = self.told.recall(raws)
         if not self._knows_developer:
             messages = without_developer(messages)
-        return self._run(prompt, messages, numbers, max_chars, until)
+        return self._run(prompt, messages, numbers, max_chars, seconds)
 
     def _read(self, raw: Raw) -> Message:
         [message] = conversation([decode_message(raw)], parts=self.parts)
@@ -148,7 +151,7 @@ class ChatTemplate:
         messages: list[Message],
         numbers: Mapping[int, int],
         max_chars: int,
-        until: float,
+        seconds: float,
     ) -> list[Part]:
         tools = None if prompt.tools is None else tool_schemas(prompt.tools)
         variables: dict[str, Any] = {
@@ -160,7 +163,7 @@ class ChatTemplate:
             "add_generation_prompt": prompt.add_generation_prompt,
         }
         replay = Replay(self._loops, self.passages, numbers, tools)
-        self._environment.spend(Budget(until, TEXT_FACTOR * max_chars, time.monotonic), replay)
+        self._environment.spend(Budget(seconds, TEXT_FACTOR * max_chars), replay)
         parts, room = replay.parts, max_chars
         try:
             for chunk in self._template.generate(variables):
@@ -252,3 +255,11 @@ def _where(exc: BaseException) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     return type(exc).__name__ if line is None else f"{type(exc).__name__} in line {line}"
+
+
+def _tells_equals_apart(tree: nodes.Template) -> bool:
+    """Could it tell two equal messages, which are one object to the memo, from one?"""
+    tests = [test for test in tree.find_all(nodes.Test) if test.name == _SAME]
+    others = [one for test in tests for one in test.args or []]
+    is_named = any(one.value == _SAME for one in tree.find_all(nodes.Const))  # select("sameas", …)
+    return is_named or not all(isinstance(one, nodes.Const) for one in others)

@@ -74,6 +74,7 @@ BODIES = [
     "{{ kwarg + loop.index0 }}",
     "{{ kwarg is sameas true }}",
     "{{ message is sameas messages[0] }}",
+    "{{ messages | select('sameas', message) | list | length }}",
     "{{ loop.cycle('a', 'b') }}",
     "{% if loop.changed(message.role) %}changed{% endif %}",
     "{% if message.role == 'tool' %}{% break %}{% endif %}",

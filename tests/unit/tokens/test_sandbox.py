@@ -11,6 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.tokens import ChatTemplate, Reason, TokenizeFailed
 from router.tokens.prompt import ChatPrompt
+from router.tokens.sandbox import Budget, BudgetSpent
 
 HERE = Path(__file__)
 MESSAGES = [{"role": "user", "content": "x" * 10}, {"role": "assistant", "content": "a <b> c"}]
@@ -89,7 +90,7 @@ SAME = [
 
 def render(source: str, seconds: float = 10.0) -> str:
     prompt = ChatPrompt(json.loads(json.dumps(MESSAGES)), None, {})
-    return ChatTemplate(source, {}).render(prompt, 1 << 20, time.monotonic() + seconds)
+    return ChatTemplate(source, {}).render(prompt, 1 << 20, seconds)
 
 
 @pytest.mark.parametrize("source", SAME)
@@ -106,6 +107,18 @@ def test_time_and_text_are_bounded(name):
         render(ENDLESS[name], seconds=0.3)
     assert failed.value.reason in (Reason.TEMPLATE_ERROR, Reason.TOO_LARGE)
     assert time.thread_time() - started < 3
+
+
+def test_only_computing_counts_not_waiting_for_a_busy_machine():
+    budget = Budget(seconds=0.05, chars=100)
+    time.sleep(0.1)
+    budget.step()
+    started = time.thread_time()
+    while time.thread_time() - started < 0.06:
+        pass
+    time.sleep(0.05)  # the budget looks again when it could be spent
+    with pytest.raises(BudgetSpent):
+        budget.step()
 
 
 @pytest.mark.parametrize("source", ESCAPES)
