@@ -133,9 +133,11 @@ class CentralIndex:
         if state is not None and state.wants_prompts and prefix:
             self._say(wire.served(replica_id, prefix, hit_tokens))
 
-    def observe_hit(self, replica_id: ReplicaId, predicted_tokens: int, hit_tokens: int) -> None:
+    def observe_hit(
+        self, replica_id: ReplicaId, predicted_tokens: int, hit_tokens: int, age_s: float
+    ) -> None:
         """See `Watching`."""
-        self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens)))
+        self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens, age_s)))
 
     def expect_reused(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. Told once on each connection."""

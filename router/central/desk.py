@@ -200,7 +200,9 @@ class _Visitor(asyncio.Protocol):
             desk.keeper.served(*wire.read_served(body))
         elif kind == Kind.HIT:
             report = wire.read_hit(body)
-            desk.keeper.observe_hit(report.replica_id, report.predicted_tokens, report.hit_tokens)
+            desk.keeper.observe_hit(
+                report.replica_id, report.predicted_tokens, report.hit_tokens, report.age_s
+            )
         elif kind == Kind.SUSPECT:
             desk.hurry(body.decode("utf-8", "replace"))
         elif kind == Kind.REUSED:

@@ -118,11 +118,12 @@ class StateNews(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hit(msgspec.Struct, frozen=True, array_like=True):
-    """What was predicted of a replica, and what it reported, in tokens."""
+    """What was predicted of a replica, at most `age_s` ago, and what it reported, in tokens."""
 
     replica_id: ReplicaId
     predicted_tokens: int
     hit_tokens: int
+    age_s: float = 0.0
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):

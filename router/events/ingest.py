@@ -170,7 +170,7 @@ class _Follower:
         first = self._tracker.expected
         self.counters.lost_frames += frame.seq - first
         why = self._unproven or "the replay did not bring them"
-        self._index.clear(self._replica_id)
+        self._forget()
         self._tracker.skip_to(frame.seq)
         self._standing.doubt = f"frames {first} to {frame.seq - 1} are lost: {why}"
         return self._tracker.observe(frame.seq, frame.payload)
@@ -223,10 +223,14 @@ class _Follower:
     def _begin_epoch(self) -> None:
         if self._trust.epoch == 0 or self._tracker.last is not None:
             self._trust.begin_epoch()
-        self._index.clear(self._replica_id)
+        self._forget()
         self._tracker.restart()
         self._standing.doubt = ""
         self._unproven = ""
+
+    def _forget(self) -> None:
+        self._index.clear(self._replica_id)
+        self._trust.note_forgotten()
 
     async def _apply(self, frame: Frame) -> None:
         self._unproven = ""
@@ -249,7 +253,7 @@ class _Follower:
 
     def _apply_event(self, event: Event) -> int:
         if isinstance(event, AllBlocksCleared):
-            self._index.clear(self._replica_id)
+            self._forget()
             self._standing.doubt = ""  # whatever happened before, the cache is empty now
             return 1
         if isinstance(event, BlockStored):

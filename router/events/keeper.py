@@ -43,8 +43,10 @@ class Watching(Protocol):
         """A prompt was computed by a replica; None: it does not say what it reused."""
         ...
 
-    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
-        """What was predicted, and what the engine reported."""
+    def observe_hit(
+        self, replica_id: str, predicted_tokens: int, hit_tokens: int, age_s: float
+    ) -> None:
+        """What was predicted, at most `age_s` ago, and what the engine reported."""
         ...
 
     async def snapshot(self) -> list[ReplicaSnapshot]:
@@ -142,11 +144,13 @@ class Keeper:
             watched.trust.set(Trust.APPROXIMATE, reason)
         watched.history.served(prefix, None if hit_tokens is None else hit_tokens // size)
 
-    def observe_hit(self, replica_id: str, predicted_tokens: int, hit_tokens: int) -> None:
+    def observe_hit(
+        self, replica_id: str, predicted_tokens: int, hit_tokens: int, age_s: float
+    ) -> None:
         """Compare a prediction with what the engine reported; too many misses clear the index."""
         size = min(self.index.block_sizes(replica_id), default=0)
         if size and self.of(replica_id).trust.observe_hit(
-            predicted_tokens // size, hit_tokens // size
+            predicted_tokens // size, hit_tokens // size, age_s
         ):
             self.index.clear(replica_id)
 

@@ -1,5 +1,7 @@
 """How far the index can be believed about a replica: a state that users see."""
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,7 +46,8 @@ class ReplicaTrust:
     otherwise. `patience` contradictions (net) turn EXACT into DEGRADED; EXACT is back when as
     many hits have agreed. A single hit that was missed altogether does so until the next frame,
     which tells of a reset if there was one. That finds caches which were reset or lost without an
-    event: an idle vLLM announces a reset only with its next step.
+    event: an idle vLLM announces a reset only with its next step. What was predicted before the
+    events themselves made the index forget (`note_forgotten`) says nothing of what it holds now.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class ReplicaTrust:
         self._is_contradicted = False
         self._is_suspected = False
         self._accusation = ""
+        self._forgotten_at = -math.inf
         self._shown = self._current()
 
     @property
@@ -86,17 +90,21 @@ class ReplicaTrust:
         self._accusation = ""
         self._show()
 
+    def note_forgotten(self) -> None:
+        """By what the events say, nothing that was known of its cache holds any more."""
+        self._forgotten_at = time.monotonic()
+
     def accuse(self, mistake: str) -> None:
         """A self-test has found something wrong (empty: nothing). Holds for this epoch."""
         self._accusation = mistake
         self._show()
 
-    def observe_hit(self, predicted_blocks: int, hit_blocks: int) -> bool:
-        """Compare a prediction with what the engine reported.
+    def observe_hit(self, predicted_blocks: int, hit_blocks: int, age_s: float = 0.0) -> bool:
+        """Compare a prediction, made `age_s` ago or later, with what the engine reported.
 
         True at the moment when EXACT is lost: the caller should then clear the replica's blocks.
         """
-        if predicted_blocks <= 0:
+        if predicted_blocks <= 0 or time.monotonic() - age_s <= self._forgotten_at:
             return False
         self._is_suspected = hit_blocks <= 0
         was_contradicted = self._is_contradicted

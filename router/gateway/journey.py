@@ -175,4 +175,5 @@ class Journey:
         predicted, hit = self._record.predicted_hit_tokens, usage.cached_tokens
         self._record.hit_tokens = hit
         if predicted is not None and hit is not None:
-            self._runtime.keeper.observe_hit(replica_id, predicted, hit)
+            age_s = self._runtime.clock() - self._record.started
+            self._runtime.keeper.observe_hit(replica_id, predicted, hit, age_s)

@@ -165,7 +165,7 @@ class Trial:
         salt = self._rng.choice([None, None, "tenant"])
         seed = prefix_seed(salt)
         prefix = hash_blocks(as_tokens(prompt), BLOCK_SIZE, seed)
-        epoch, was_exact = subject.trust.epoch, subject.is_exact
+        epoch, was_exact, asked_at = subject.trust.epoch, subject.is_exact, time.monotonic()
         held = subject.index.match(prefix).get(subject.name, 0)
         predicted = min(held, (len(prompt) - 1) // BLOCK_SIZE) * BLOCK_SIZE
         body: dict[str, Any] = {
@@ -183,7 +183,9 @@ class Trial:
         except (aiohttp.ClientError, KeyError, TypeError):
             return  # it restarted
         self.findings.requests += 1
-        if subject.trust.observe_hit(predicted // BLOCK_SIZE, hit // BLOCK_SIZE):
+        if subject.trust.observe_hit(
+            predicted // BLOCK_SIZE, hit // BLOCK_SIZE, time.monotonic() - asked_at
+        ):
             subject.index.clear(subject.name)
         if was_exact and subject.is_exact and subject.trust.epoch == epoch:
             self.findings.predicted += 1

@@ -273,7 +273,7 @@ async def test_real_hits_reach_the_trust_and_clear_what_was_wrong(address):
     async with listening(made, address), asking(made.address) as router:
         await connected(router)
         for _ in range(3):
-            router.observe_hit("r1", 2 * BLOCK_SIZE, 0)
+            router.observe_hit("r1", 2 * BLOCK_SIZE, 0, age_s=0.0)
 
         async def degraded():
             return router.of("r1").trust.trust is Trust.DEGRADED and not made.index.match(PREFIX)

@@ -1,6 +1,7 @@
 """The life of an event: from a source's frames to the index, without a network."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -400,3 +401,15 @@ async def test_an_idle_engine_that_lost_its_cache_silently_is_found_by_its_real_
                 a.index.clear("a")
         assert a.state == (Trust.DEGRADED, "real hits fall short of predictions")
         assert a.holds()
+
+
+async def test_requests_under_way_when_a_reset_is_told_take_nothing_that_was_stored_since():
+    async with following(past=frames(0)) as a:
+        await a.hears(LinkUp())
+        asked_at = time.monotonic()
+        await a.hears(frame(1, AllBlocksCleared()), *frames(2))
+        for _ in range(5):
+            age_s = time.monotonic() - asked_at
+            assert not a.trust.observe_hit(predicted_blocks=1, hit_blocks=0, age_s=age_s)
+        assert a.state == (Trust.EXACT, "")
+        assert a.holds(2)

@@ -1,5 +1,7 @@
 """What users are told about how far a replica's index entries can be believed."""
 
+import time
+
 from router.events import ReplicaTrust, Trust, TrustChange
 
 
@@ -84,3 +86,14 @@ def test_contradictions_never_make_a_worse_state_look_better():
     for _ in range(3):
         trust.observe_hit(10, 0)
     assert (trust.trust, trust.reason) == (Trust.BLIND, "connection lost")
+
+
+def test_what_was_predicted_before_the_index_forgot_is_no_contradiction():
+    trust = ReplicaTrust("a")
+    trust.set(Trust.EXACT)
+    asked_s = [time.monotonic() for _ in range(4)]
+    trust.note_forgotten()
+    for at in asked_s:
+        assert not trust.observe_hit(10, 0, time.monotonic() - at)
+    assert trust.trust is Trust.EXACT
+    assert [trust.observe_hit(10, 0) for _ in range(3)] == [False, False, True]
