@@ -48,7 +48,8 @@ async def failures(run: Fleet) -> dict[str, float]:
     async with run.session.get(run.router.url + "/metrics") as response:
         lines = (await response.text()).splitlines()
     named = [line for line in lines if line.startswith("warmgate_tokenize_failures_total{")]
-    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in named}
+    counted = {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in named}
+    return {reason: count for reason, count in counted.items() if count}
 
 
 async def test_stalls_are_bounded_counted_and_spare_the_others(config):
