@@ -91,7 +91,7 @@ class ReplicaTrust:
         self._show()
 
     def note_forgotten(self) -> None:
-        """By what the events say, nothing that was known of its cache holds any more."""
+        """Its events, or whoever reset its cache, say that nothing known of it holds any more."""
         self._forgotten_at = time.monotonic()
 
     def accuse(self, mistake: str) -> None:

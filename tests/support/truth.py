@@ -146,6 +146,7 @@ class Trial:
             # reset, and of blocks that have been stored since
             if was_reset and draw < 0.4 and subject.counters.frames == frames:
                 subject.index.clear(subject.name)
+                subject.trust.note_forgotten()
             self.findings.count(f"reset {was_reset}")
         else:
             self.findings.count("no shock")
