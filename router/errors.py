@@ -87,6 +87,14 @@ class ModelNotFound(RouterError):
     type = "invalid_request_error"
 
 
+class ResponseNotFound(RouterError):
+    """No replica is known to keep the stored response."""
+
+    status = 404
+    code = "response_not_found"
+    type = "invalid_request_error"
+
+
 class RequestTimeout(RouterError):
     """The client took too long to send its body."""
 

@@ -17,6 +17,7 @@ from router.gateway.limits import EdgeLimits
 from router.gateway.quick import QuickRequest
 from router.gateway.server import EdgeServer
 from router.gateway.shadow import DebugShadow
+from router.gateway.stored import StoredResponses, methods_of
 from router.proxy.reply import Reply
 from router.runtime import Runtime
 
@@ -57,7 +58,12 @@ def build_server(
     routes |= probe_routes(runtime)
     if not admin_elsewhere:
         routes |= admin_routes(runtime, limits)
-    gateway = Gateway(routes, Cors(cors_origins), generate.quick)
+    stored = StoredResponses(runtime, limits)
+
+    def find(path: str) -> Mapping[str, Handler]:
+        return routes.get(path) or dict.fromkeys(methods_of(path), stored)
+
+    gateway = Gateway(find, Cors(cors_origins), generate.quick)
     quick_paths = frozenset(path.encode() for path in GENERATION_PATHS)
     return EdgeServer(gateway.handle, limits, gateway.answer, quick_paths)
 
@@ -66,7 +72,7 @@ def build_admin_server(runtime: Runtime) -> EdgeServer:
     """Probes, metrics and debug alone."""
     limits = EdgeLimits()
     routes = {**probe_routes(runtime), **admin_routes(runtime, limits)}
-    return EdgeServer(Gateway(routes, Cors(())).handle, limits)
+    return EdgeServer(Gateway(lambda path: routes.get(path, {}), Cors(())).handle, limits)
 
 
 def probe_routes(runtime: Runtime) -> Routes:
@@ -86,8 +92,14 @@ def admin_routes(runtime: Runtime, limits: EdgeLimits) -> Routes:
 class Gateway:
     """Finds the handler, gives the request its id, and lets no error out but in our shape."""
 
-    def __init__(self, routes: Routes, cors: Cors, quick: Quick | None = None) -> None:
-        self._routes = routes
+    def __init__(
+        self,
+        find: Callable[[str], Mapping[str, Handler]],
+        cors: Cors,
+        quick: Quick | None = None,
+    ) -> None:
+        """`find`: a path's handlers by method."""
+        self._find = find
         self._cors = cors
         self._quick = quick
 
@@ -95,8 +107,8 @@ class Gateway:
         request_id = request[replies.REQUEST_ID] = request_id_of(request.headers)
         request[replies.EXTRA_HEADERS] = cors = self._cors.headers(request.headers)
         try:
-            methods = self._routes.get(request.path)
-            if methods is not None and (handler := methods.get(request.method)) is not None:
+            methods = self._find(request.path)
+            if (handler := methods.get(request.method)) is not None:
                 return await handler(request)
             if cors and request.method == "OPTIONS":
                 return self._cors.preflight(request)
@@ -156,8 +168,8 @@ def _refuse_rest(request: web.BaseRequest, response: web.Response) -> None:
         request.content.feed_eof()
 
 
-def _unknown(request: web.BaseRequest, methods: Mapping[str, Handler] | None) -> RouterError:
-    if methods is None:
+def _unknown(request: web.BaseRequest, methods: Mapping[str, Handler]) -> RouterError:
+    if not methods:
         return RouteNotFound(
             f"No {request.method} {request.path} here. "
             "Generations go to /v1/chat/completions or /v1/completions."

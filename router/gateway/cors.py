@@ -35,7 +35,7 @@ class Cors:
             status=204,
             headers={
                 **self.headers(request.headers),
-                "Access-Control-Allow-Methods": "GET, POST",
+                "Access-Control-Allow-Methods": "GET, POST, DELETE",
                 "Access-Control-Allow-Headers": asked,
                 "Access-Control-Max-Age": _MAX_AGE_S,
             },

@@ -29,7 +29,7 @@ def build_index_server(runtime: IndexRuntime) -> EdgeServer:
         "/debug/replicas": {"GET": answers.replicas},
         "/internal/snapshot": {"GET": answers.snapshot},
     }
-    return EdgeServer(Gateway(routes, Cors(())).handle, EdgeLimits())
+    return EdgeServer(Gateway(lambda path: routes.get(path, {}), Cors(())).handle, EdgeLimits())
 
 
 class _Answers:

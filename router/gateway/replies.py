@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from router.errors import RouterError
+from router.proxy.headers import Ours, ours_of
 
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 EXTRA_HEADERS: Final = web.RequestKey("extra_headers", Mapping[str, str])
@@ -51,6 +52,11 @@ def error_bytes(
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "\r\n"]).encode() + body
+
+
+def extra_of(request: web.BaseRequest) -> Ours:
+    """The further headers of its reply."""
+    return ours_of(request[EXTRA_HEADERS].items())
 
 
 def _body(error: RouterError) -> bytes:

@@ -1,7 +1,7 @@
 """One request on one connection, from its sending to the end of its reply."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ from router.proxy.body import Body, FixedBody, body_of
 from router.proxy.client import Client
 from router.proxy.head import BadReply, Head, Heads, looks_like_http
 from router.proxy.headers import SentHeads
-from router.proxy.refusal import RefusalSplice
+from router.proxy.refusal import REFUSALS, RefusalSplice
 from router.proxy.reply import Limits, Listener
 from router.proxy.splice import EventSplice, PlainSplice, Splice
 from router.proxy.sse import STREAM_TYPE
@@ -24,7 +24,6 @@ from router.replicas.replica import Replica
 
 REFUSED_SILENCE_S = 1.0
 """A reply that still comes is let come, also from an engine that takes nothing new."""
-_REFUSALS = frozenset((429, 502, 503, 504))
 _JSON = b"application/json"
 
 
@@ -41,6 +40,8 @@ class Errand(Struct):
     sent_heads: SentHeads
     added: Sequence[tuple[bytes, bytes]] = ()
     tries: int = 0
+    refusals: Collection[int] = REFUSALS
+    """Statuses with which another replica is tried."""
 
 
 class Exchange:
@@ -193,7 +194,7 @@ class Exchange:
     def _choose_splice(self, head: Head) -> Splice:
         limits = self._errand.limits
         self._body = body = body_of(head) if self._has_body else FixedBody(0)
-        if head.status in _REFUSALS:
+        if head.status in self._errand.refusals:
             return RefusalSplice(body, limits.held_bytes)
         if self._has_body and head.content_type == STREAM_TYPE and not head.is_encoded:
             return EventSplice(body, self._client, self, limits)

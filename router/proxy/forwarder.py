@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from router.errors import (
     OWN_SHORTAGES,
@@ -19,7 +19,7 @@ from router.proxy.exchange import Errand, Exchange
 from router.proxy.head import Heads
 from router.proxy.headers import API_KEYS, SentHeads, ended, rank_header, request_head
 from router.proxy.pool import Pool, why_unreachable
-from router.proxy.refusal import RefusalSplice, refusal_of
+from router.proxy.refusal import NOT_FOUND, REFUSALS, RefusalSplice, refusal_of
 from router.proxy.reply import Limits, Listener, Outcome, Reply
 from router.proxy.upstream import Upstream
 from router.replicas.replica import Replica
@@ -67,18 +67,47 @@ class Forwarder:
         too much): ReplicaTimeout is raised at once. CancelledError, when the client left, has
         closed the engine's connection.
         """
-        client = Client(request, self._limits.high_water_bytes)
-        errand = Errand(
-            client=client,
+        sent_heads = {} if sent_heads is None else sent_heads
+        errand = self._errand(request, listener, added, sent_heads)
+        return await self._go(errand, request, body, replicas)
+
+    async def ask_around(
+        self,
+        request: Asked,
+        body: bytes,
+        replicas: Sequence[Replica],
+        listener: Listener,
+        added: Sequence[tuple[bytes, bytes]] = (),
+    ) -> Reply:
+        """As `forward`, but a replica that answers 404 is not the one that is looked for."""
+        errand = self._errand(request, listener, added, {}, REFUSALS | {NOT_FOUND})
+        return await self._go(errand, request, body, replicas)
+
+    def _errand(
+        self,
+        request: Asked,
+        listener: Listener,
+        added: Sequence[tuple[bytes, bytes]],
+        sent_heads: SentHeads,
+        refusals: Collection[int] = REFUSALS,
+    ) -> Errand:
+        return Errand(
+            client=Client(request, self._limits.high_water_bytes),
             method=request.method,
             path=request.path,
             listener=listener,
             added=added,
-            sent_heads={} if sent_heads is None else sent_heads,
+            sent_heads=sent_heads,
             limits=self._limits,
             clock=self._clock,
             heads=self._heads,
+            refusals=refusals,
         )
+
+    async def _go(
+        self, errand: Errand, request: Asked, body: bytes, replicas: Sequence[Replica]
+    ) -> Reply:
+        listener = errand.listener
         failure: RouterError | None = None
         refused: Exchange | None = None
         for replica in _distinct(replicas)[: self._limits.max_tries]:

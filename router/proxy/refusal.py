@@ -1,6 +1,8 @@
-"""Replies that ask for another replica: 429, 502, 503, 504."""
+"""Replies that ask for another replica: 429, 502, 503, 504; for a stored response 404 too."""
 
-from router.errors import NoReplicaAvailable, ReplicaFailed, RouterError
+from typing import Final
+
+from router.errors import NoReplicaAvailable, ReplicaFailed, ResponseNotFound, RouterError
 from router.openai.usage import Usage
 from router.proxy.body import Body
 from router.proxy.head import BadReply, Head
@@ -8,6 +10,9 @@ from router.proxy.splice import Splice
 from router.replicas.replica import ReplicaId
 
 _MAX_RETRY_AFTER_DIGITS = 5
+NOT_FOUND: Final = 404
+REFUSALS: Final = frozenset((429, 502, 503, 504))
+"""Statuses with which a replica sends a generation away."""
 
 
 class RefusalSplice:
@@ -49,13 +54,15 @@ class RefusalSplice:
 def refusal_of(
     replica_id: ReplicaId, head: Head | None, splice: Splice | None
 ) -> RouterError | None:
-    """The error that a whole reply of 429, 502, 503 or 504 stands for; None for other replies.
+    """The error that a whole reply of such a status stands for; None for other replies.
 
     `NoReplicaAvailable`: the replica is full (429, or 503 with Retry-After or from a full queue).
     """
     if head is None or not isinstance(splice, RefusalSplice):
         return None
     name = f"replica {replica_id}"
+    if head.status == NOT_FOUND:
+        return ResponseNotFound(f"{name} does not keep it")
     if head.status == 429 or (head.status == 503 and _says_full(head, bytes(splice.held))):
         return NoReplicaAvailable(f"{name} is full", retry_after_s=_retry_after_s(head))
     return ReplicaFailed(f"{name} answered {head.status}")

@@ -15,9 +15,11 @@ PATH = "/v1/responses"
 
 @dataclass(slots=True)
 class ResponsesEngine:
-    """`kept`: id → what was said until then. `asked`: bodies in order of arrival."""
+    """`kept`: id → what was said until then. `asked`: bodies in order of arrival. `touched`: what
+    was done with kept responses: method, id, query."""
 
     kept: dict[str, list[str]] = field(default_factory=dict)
+    touched: list[tuple[str, str, str]] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     runner: web.AppRunner | None = None
@@ -26,6 +28,10 @@ class ResponsesEngine:
         app = web.Application()
         app.router.add_post(PATH, self._respond)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get(PATH + "/{id}", self._touch)
+        app.router.add_delete(PATH + "/{id}", self._touch)
+        app.router.add_get(PATH + "/{id}/input_items", self._touch)
+        app.router.add_post(PATH + "/{id}/cancel", self._touch)
         app.router.add_get("/{any:.*}", self._fine)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self.runner.setup()
@@ -35,6 +41,25 @@ class ResponsesEngine:
     async def stop(self) -> None:
         if self.runner is not None:
             await self.runner.cleanup()
+
+    async def _touch(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["id"]
+        self.touched.append((request.method, name, request.query_string))
+        if name not in self.kept:
+            error = {"message": f"Response with id '{name}' not found.", "code": 404}
+            return web.json_response({"error": error}, status=404)
+        if request.method == "DELETE":
+            del self.kept[name]
+            return web.json_response({"id": name, "object": "response", "deleted": True})
+        response = {"id": name, "object": "response", "model": MODEL, "said": self.kept[name]}
+        if request.path.endswith("/cancel"):
+            return web.json_response({**response, "status": "cancelled"})
+        if request.query.get("stream") != "true":
+            return web.json_response(response)
+        reply = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await reply.prepare(request)
+        await _say(reply, "response.completed", {"response": response})
+        return reply
 
     async def _fine(self, request: web.Request) -> web.Response:
         return web.json_response({})

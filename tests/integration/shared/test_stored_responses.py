@@ -6,6 +6,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
+import pytest
 
 from tests.support.gateway import gateway
 from tests.support.processes import until
@@ -158,3 +159,112 @@ async def test_without_its_replica_the_others_say_that_they_know_of_none():
         [owner] = [n for n, engine in enumerate(engines) if name in engine.kept]
         one.runtime.pool.mark_down(f"r{owner + 1}", "gone")
         assert (await ask(one, "second", name))[0] == 404
+
+
+async def touch(router, name, what="", method="GET"):
+    """Status, and the answer."""
+    async with router.client.request(method, f"{PATH}/{name}{what}") as reply:
+        return reply.status, await reply.read(), reply.headers
+
+
+def touched(engines):
+    return [[(method, name) for method, name, _ in engine.touched] for engine in engines]
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [("GET", ""), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")],
+)
+async def test_what_is_done_with_a_response_is_done_where_it_is_kept(method, what):
+    async with routers(1) as (engines, [one]):
+        for _ in range(4):
+            _, name = await ask(one, "first")
+            [owner] = [n for n, engine in enumerate(engines) if name in engine.kept]
+            status, data, headers = await touch(one, name, what, method)
+            assert (status, json.loads(data)["id"]) == (200, name)
+            assert headers["x-warmgate-replica"] == f"r{owner + 1}"
+            assert headers["x-warmgate-reason"] == "kept"
+            assert engines[owner].touched[-1][:2] == (method, name)
+        assert sum(map(len, touched(engines))) == 4
+
+
+async def test_a_kept_response_is_read_as_a_stream_from_where_the_client_wants():
+    async with routers(1) as (engines, [one]):
+        _, name = await ask(one, "first")
+        status, data, headers = await touch(one, name, "?stream=true&starting_after=3")
+        assert status == 200
+        assert headers["content-type"] == "text/event-stream"
+        assert data.startswith(b"event: response.completed")
+        [row] = [row for engine in engines for row in engine.touched]
+        assert row[2] == "stream=true&starting_after=3"
+
+
+async def test_a_deleted_response_is_gone_and_its_engine_says_so():
+    async with routers(1) as (_, [one]):
+        _, name = await ask(one, "first")
+        assert (await touch(one, name, method="DELETE"))[0] == 200
+        status, data, headers = await touch(one, name)
+        assert (status, headers["x-warmgate-reason"]) == (404, "kept")
+        assert name in json.loads(data)["error"]["message"]
+
+
+async def test_what_no_router_has_seen_is_asked_of_one_replica_after_another_once():
+    async with routers(1) as (engines, [one]):
+        engines[2].kept["resp_old"] = ["before this router"]
+        status, data, headers = await touch(one, "resp_old")
+        assert (status, json.loads(data)["said"]) == (200, ["before this router"])
+        assert headers["x-warmgate-replica"] == "r3"
+        assert headers["x-warmgate-reason"] == "asked_around"
+        asked = [len(engine.touched) for engine in engines]
+        assert max(asked) == asked[2] == 1
+        # from then on it is known
+        assert (await touch(one, "resp_old"))[2]["x-warmgate-reason"] == "kept"
+        assert [len(engine.touched) for engine in engines] == [*asked[:2], 2]
+        # three tries are not for ever
+        status, data, _ = await touch(one, "resp_nobodys")
+        assert status == 404
+        assert "resp_nobodys" in json.loads(data)["error"]["message"]
+        assert [len(engine.touched) for engine in engines] == [asked[0] + 1, asked[1] + 1, 3]
+        assert one.runtime.pool.get("r1").breaker.allows
+
+
+async def test_a_replica_that_is_down_or_has_left_is_not_taken_for_another():
+    async with routers(1) as (engines, [one]):
+        _, name = await ask(one, "first")
+        [owner] = [n for n, engine in enumerate(engines) if name in engine.kept]
+        one.runtime.pool.mark_down(f"r{owner + 1}", "gone")
+        status, data, headers = await touch(one, name)
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert json.loads(data)["error"]["code"] == "no_replica_available"
+        left = [m.replica for m in one.runtime.pool if m.id != f"r{owner + 1}"]
+        one.runtime.named.replace(left)
+
+        async def has_left():
+            return one.runtime.pool.get(f"r{owner + 1}") is None
+
+        await until(has_left)
+        status, data, _ = await touch(one, name)
+        assert status == 404
+        assert json.loads(data)["error"]["code"] == "response_not_found"
+        assert sum(len(engine.touched) for engine in engines) == 0
+
+
+async def test_other_methods_and_paths_are_refused_without_asking_a_replica():
+    async with routers(1) as (engines, [one]):
+        _, name = await ask(one, "first")
+        assert (await touch(one, name, method="PUT"))[0] == 405
+        assert (await touch(one, name, "/cancel", method="GET"))[0] == 405
+        assert (await touch(one, name, "/other"))[0] == 404
+        assert (await touch(one, "x" * 300))[0] == 404
+        assert sum(len(engine.touched) for engine in engines) == 0
+
+
+@needs_redis
+async def test_another_router_reads_and_deletes_what_this_one_had_kept():
+    async with redis_server() as server, routers(2, url=server.url) as (_, [one, two]):
+        _, name = await ask(one, "first")
+        await all_told(one)
+        status, _, headers = await touch(two, name)
+        assert (status, headers["x-warmgate-reason"]) == (200, "kept")
+        assert (await touch(two, name, method="DELETE"))[0] == 200
+        assert (await touch(one, name))[0] == 404
