@@ -116,7 +116,7 @@ class Plan(Struct):
         """The same of the replica that holds most, wherever the request goes."""
         if not self.prompt_tokens:
             return None
-        return max(candidate.hit_tokens for candidate in self.candidates.values())
+        return max([candidate.hit_tokens for candidate in self.candidates.values()])
 
     def _release(self) -> None:
         if self._claim is not None:
@@ -133,14 +133,13 @@ async def _nobody(response_id: str) -> ReplicaId | None:
     return None
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(Struct):
     """A prompt while it is planned: its blocks, by block size and adapter, and who holds them."""
 
     tokens: bytes
     known: Known | None
     failure: str = ""
-    prefixes: dict[tuple[int, str | None], Prefix] = field(default_factory=dict)
+    prefixes: dict[tuple[int, str | None], Prefix] = {}
 
 
 @dataclass(slots=True)
@@ -168,7 +167,9 @@ class Planner:
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
-        told = await self._told(generation, tokens, self.chooser)
+        told = _Told(tokens, self.source.at_hand)
+        if told.known is None:
+            await self._ask(generation, told, self.chooser)
         choice, queued_ms = await self._choose(generation, told, tenant)
         self.shadows.observe(choice)
         self.hot.note(generation.model, generation.salt, tokens, choice)
@@ -191,8 +192,8 @@ class Planner:
         self, generation: Generation, told: _Told, tenant: str
     ) -> tuple[Choice, float]:
         """What is chosen once it need not wait, and how long it waited, in ms."""
-
-        owner = await self._owner(generation)
+        previous = previous_response(generation)
+        owner = None if previous is None else await self.owner_of(previous)
 
         def look() -> Choice:
             return self._consider(generation, told, self.chooser).kept_by(owner)
@@ -217,29 +218,28 @@ class Planner:
         self._members(generation.model)
         tokens, failure = await self._tokenize(generation)
         chooser = replace(self.chooser, policy=deepcopy(self.chooser.policy))
-        owner = await self._owner(generation)
-        told = await self._told(generation, tokens, chooser)
+        previous = previous_response(generation)
+        owner = None if previous is None else await self.owner_of(previous)
+        told = _Told(tokens, self.source.at_hand)
+        if told.known is None:
+            await self._ask(generation, told, chooser)
         choice = self._consider(generation, told, chooser)
         return choice.kept_by(owner), failure, told.failure
 
-    async def _owner(self, generation: Generation) -> ReplicaId | None:
-        previous = previous_response(generation)
-        return None if previous is None else await self.owner_of(previous)
-
     async def _tokenize(self, generation: Generation) -> tuple[bytes, str]:
+        if (known := self.tokenizer.recall(generation)) is not None:
+            return known, ""
         try:
             return await self.tokenizer.tokenize(generation), ""
         except TokenizeFailed as exc:
             return b"", str(exc.reason)
 
-    async def _told(self, generation: Generation, tokens: bytes, chooser: Chooser) -> _Told:
-        """What an index says of the prompt that must be waited for, unless one is at hand."""
-        told = _Told(tokens, known=self.source.at_hand)
-        if told.known is None and tokens and not chooser.policy.uses_history:
+    async def _ask(self, generation: Generation, told: _Told, chooser: Chooser) -> None:
+        """No index is at hand: what must be waited for is added to what is told."""
+        if told.tokens and not chooser.policy.uses_history:
             self._contenders(generation, self._members(generation.model), told)
             prefixes = [prefix.hashes for prefix in told.prefixes.values() if prefix.hashes]
             told.known, told.failure = await self.source.ask(prefixes)
-        return told
 
     def _consider(self, generation: Generation, told: _Told, chooser: Chooser) -> Choice:
         tokens = told.tokens
@@ -273,16 +273,17 @@ class Planner:
         self, generation: Generation, members: Sequence[Member], told: _Told
     ) -> list[Contender]:
         """The prompt in each replica's blocks; hashed once for each block size and adapter."""
-        tokens, made = told.tokens, told.prefixes
+        tokens, made, model = told.tokens, told.prefixes, generation.model
+        sizes_of = self.source.block_sizes
         contenders = []
         for member in members:
-            size = min(self.source.block_sizes(member.id), default=0) if tokens else 0
-            adapter = generation.model if member.is_adapter(generation.model) else None
-            prefix = made.get((size, adapter), NO_PREFIX)
-            if size and prefix is NO_PREFIX:
-                seed = prefix_seed(generation.salt, adapter)
-                prefix = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
-                made[size, adapter] = prefix
-            distance_ms = member.replica.distance_ms
-            contenders.append(Contender(member.id, member.base_model, prefix, distance_ms))
+            replica, prefix = member.replica, NO_PREFIX
+            if tokens and (sizes := sizes_of(replica.id)):
+                size, adapter = min(sizes), model if member.is_adapter(model) else None
+                if (found := made.get((size, adapter))) is None:
+                    seed = prefix_seed(generation.salt, adapter)
+                    found = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
+                    made[size, adapter] = found
+                prefix = found
+            contenders.append(Contender(replica.id, member.base_model, prefix, replica.distance_ms))
         return contenders

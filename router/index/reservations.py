@@ -51,19 +51,22 @@ class Reservations:
         could be told from theirs, aren't seen here.
         """
         self._left.discard(reservation.replica_id)
-        recent = self._recent.setdefault(reservation.replica_id, Recent())
+        replica_id = reservation.replica_id
+        if (recent := self._recent.get(replica_id)) is None:
+            recent = self._recent[replica_id] = Recent()
         recent.add(reservation.cost_ms + reservation.reusing_ms, reservation.booked_at)
-        lane = self._lanes.setdefault(reservation.replica_id, Lane())
+        if (lane := self._lanes.get(replica_id)) is None:
+            lane = self._lanes[replica_id] = Lane()
         reservation.running_then = len(lane.running)
         for others in (self.others, self.siblings):
-            if (load := others.get(reservation.replica_id)) is not None:
+            if (load := others.get(replica_id)) is not None:
                 reservation.running_then += load.running
                 reservation.is_lesson &= not load.waiting
         lane.join(reservation)
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
         self.siblings.begin(reservation)
-        self._tell(reservation.replica_id)
+        self._tell(replica_id)
 
     def computed(self, reservation: Reservation) -> Computed | None:
         """Its first token came: it no longer queues, it decodes. Idempotent.

@@ -28,7 +28,10 @@ class Member:
     models: Rows = field(default_factory=dict)
     last_error: str = "not probed yet"
     report: EngineReport = NO_REPORT
+    base_model: str = field(init=False, default="")
+    """The first model that is no adapter: what its speed depends on. "" before a probe."""
     _told: Rows = field(default_factory=dict)
+    _adapters: frozenset[str] = field(init=False, default=frozenset())
 
     def __post_init__(self) -> None:
         self._name_models()
@@ -36,11 +39,6 @@ class Member:
     @property
     def id(self) -> ReplicaId:
         return self.replica.id
-
-    @property
-    def base_model(self) -> str:
-        """The first model that is no adapter: what its speed depends on. "" before a probe."""
-        return next((name for name in self.models if not self.is_adapter(name)), "")
 
     @property
     def cache_tokens(self) -> int:
@@ -71,11 +69,13 @@ class Member:
             for name in self.replica.adapters
             if name not in models
         }
-        self.models = {**models, **extra} if extra else models
+        self.models = models = {**models, **extra} if extra else models
+        self._adapters = frozenset(n for n, row in models.items() if row.get("parent") in models)
+        self.base_model = next((name for name in models if name not in self._adapters), "")
 
     def is_adapter(self, model: str) -> bool:
         """Whether the name is a LoRA adapter's: vLLM gives those their base model as parent."""
-        return self.models[model].get("parent") in self.models
+        return model in self._adapters
 
     def __repr__(self) -> str:
         health = "healthy" if self.is_healthy else f"unhealthy ({self.last_error})"
@@ -136,13 +136,12 @@ class Pool:
         Those that are full or whose breaker is open are left out, unless all are: a request that
         fails is no worse than one that is refused.
         """
-        healthy = [
-            m
-            for m in self._members.values()
-            if m.is_healthy and model in m.models and m.replica.answers
-        ]
-        now = self.clock()
-        wanted = [m for m in healthy if m.full_until <= now and m.breaker.allows]
+        healthy, wanted, now = [], [], self.clock()
+        for member in self._members.values():
+            if member.is_healthy and model in member.models and member.replica.answers:
+                healthy.append(member)
+                if member.full_until <= now and member.breaker.allows:
+                    wanted.append(member)
         return wanted or healthy
 
     def knows(self, model: str) -> bool:

@@ -21,7 +21,7 @@ from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
 from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
-from router.routing.hits import NO_HIT, NO_HOLDINGS, Holdings
+from router.routing.hits import NO_HIT, Hit, hits
 from router.routing.lessons import Lesson, Lessons
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
@@ -195,18 +195,12 @@ class Chooser:
         contender = choice.contenders[replica_id]
         prompt_tokens = choice.query.prompt_tokens
         uncached = max(prompt_tokens - candidate.hit_tokens, min(1, prompt_tokens))
+        prefix, ttft = contender.prefix, candidate.ttft
+        is_lesson = prompt_tokens > 0 and candidate.full <= BUSIEST and not silent
         reservation = Reservation(
-            replica_id=replica_id,
-            uncached_tokens=uncached,
-            cost_ms=candidate.ttft.computing_ms(uncached),
-            reusing_ms=candidate.ttft.reusing_ms(prompt_tokens - uncached),
-            prefix=contender.prefix.hashes,
-            booked_at=self.clock(),
-            silent=silent,
-            prompt_tokens=prompt_tokens,
-            block_size=contender.prefix.block_size,
-            is_lesson=prompt_tokens > 0 and candidate.full <= BUSIEST and not silent,
-        )
+            replica_id, uncached, ttft.computing_ms(uncached), prefix.hashes, self.clock(), silent,
+            prompt_tokens, prefix.block_size, is_lesson, ttft.reusing_ms(prompt_tokens - uncached),
+        )  # fmt: skip
         self.reservations.take(reservation)
         self._note_move(choice, replica_id, reservation.booked_at)
         if self.policy.uses_history:
@@ -229,15 +223,15 @@ class Chooser:
         speed_of, size_of = self.speeds.of, self.cache_tokens.get
         answers = self.reservations.answers
         alone_tokens = answers.mean_tokens / 2 + ask.prompt_tokens
-        holdings: dict[int, Holdings] = {}
+        hits_of: dict[int, dict[ReplicaId, Hit]] = {}
         candidates = []
         # As plain as it is because it is on every request's path, for every replica.
         for contender, load in zip(contenders, loads, strict=True):
             prefix, replica_id = contender.prefix, contender.replica_id
-            found = holdings.get(id(prefix))
+            found = hits_of.get(id(prefix))
             if found is None:
-                found = holdings[id(prefix)] = self._holdings(prefix, ask.prompt_tokens, known)
-            hit = found.hit(replica_id) if replica_id in found.anything else NO_HIT
+                found = hits_of[id(prefix)] = self._hits(prefix, ask.prompt_tokens, known)
+            hit = found.get(replica_id, NO_HIT)
             ttft = speed_of(replica_id, contender.fleet)
             wait_ms, running = load.wait_ms, load.running
             if wait_ms:
@@ -260,21 +254,23 @@ class Chooser:
             )  # fmt: skip
         return candidates
 
-    def _holdings(self, prefix: Prefix, prompt_tokens: int, known: Known | None) -> Holdings:
+    def _hits(
+        self, prefix: Prefix, prompt_tokens: int, known: Known | None
+    ) -> dict[ReplicaId, Hit]:
         hashes, size = prefix.hashes, prefix.block_size
         if not hashes:
-            return NO_HOLDINGS
+            return {}
         tiers: Loads = {}
         if self.policy.uses_history:
             matched: Mapping[ReplicaId, int] = self.history.match(hashes)
         else:
-            matched = (known or self.index).match(hashes)
-            tiers = (known.beyond if known is not None else self.beyond)(hashes, matched)
+            # an index has a length, and counts all that it holds when asked for its truth
+            matched = (self.index if known is None else known).match(hashes)
+            tiers = (self.beyond if known is None else known.beyond)(hashes, matched)
         expected = self.reservations.expected(hashes)
         # engines always compute a prompt's last token
         most_tokens = max(0, (prompt_tokens - 1) // size) * size
-        anything = {*matched, *expected, *tiers}
-        return Holdings(matched, expected, tiers, frozenset(anything), size, most_tokens)
+        return hits(matched, expected, tiers, size, most_tokens)
 
 
 def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:

@@ -46,16 +46,26 @@ class Surroundings(Struct, frozen=True, gc=False):
     delays: float = 0.0
     delays_behind: float = 0.0
     usual: float = 0.0
+    in_flight: float = 0.0
+    """Requests per replica."""
+    most_hit_tokens: int = 0
+    """Of this prompt, at one of them."""
 
     @classmethod
     def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
-        total, queueing, coming = 0.0, 0, 0
+        total, queueing, in_flight, most, coming = 0.0, 0, 0, 0, 0
         for c in candidates:
             total += c.busy
-            queueing += c.in_flight > c.running
-            if c.hit_tokens > coming and c.expected_tokens > 0:
-                coming = c.hit_tokens
-        busy, queueing_share = total / len(candidates), queueing / (len(candidates) + 1)
+            in_flight += (there := c.in_flight)
+            if there > c.running:
+                queueing += 1
+            if (hit := c.hit_tokens) > coming:
+                if hit > most:
+                    most = hit
+                if c.expected_tokens > 0:
+                    coming = hit
+        count = len(candidates)
+        busy, queueing_share = total / count, queueing / (count + 1)
         return cls(
             busy=busy,
             queueing=queueing_share,
@@ -63,6 +73,8 @@ class Surroundings(Struct, frozen=True, gc=False):
             delays=_queue(busy / 2.0),
             delays_behind=_queue((busy + queueing_share) / 2.0),
             usual=_queue(SHARE_BOUND * busy),
+            in_flight=in_flight / count,
+            most_hit_tokens=most,
         )
 
 

@@ -24,29 +24,39 @@ class Hit(Struct, frozen=True, gc=False):
     tiers: tuple[Load, ...] = ()
 
 
-class Holdings(Struct, frozen=True, gc=False):
-    """Who holds how much of one prefix, in blocks. `anything`: whoever is in one of the three;
-    `most_tokens`: of the prefix that can be a hit."""
-
-    matched: Mapping[ReplicaId, int]
-    expected: Mapping[ReplicaId, int]
-    tiers: Loads
-    anything: frozenset[ReplicaId]
-    block_size: int
-    most_tokens: int
-
-    def hit(self, replica_id: ReplicaId) -> Hit:
-        """What one of them would reuse."""
-        held, coming = self.matched.get(replica_id, 0), self.expected.get(replica_id, 0)
-        near, size, most = max(held, coming), self.block_size, self.most_tokens
-        end, load_ms = near, 0.0
-        parts = self.tiers.get(replica_id, ())
-        if parts:
-            end, load_ms = loading(parts, held, near, size)
-        tokens = min(end * size, most)
-        loaded = tokens - min(near * size, most)
-        return Hit(min(held * size, most), tokens, loaded, coming * size, load_ms, parts)
-
-
 NO_HIT: Final = Hit()
-NO_HOLDINGS: Final = Holdings({}, {}, {}, frozenset(), 0, 0)
+
+
+def hits(
+    matched: Mapping[ReplicaId, int],
+    expected: Mapping[ReplicaId, int],
+    tiers: Loads,
+    block_size: int,
+    most_tokens: int,
+) -> dict[ReplicaId, Hit]:
+    """What each replica would reuse of one prefix, of which all are told in blocks; those that hold
+    nothing of it are left out. `most_tokens`: of the prefix that can be a hit."""
+    found: dict[ReplicaId, Hit] = {}
+    alike: dict[tuple[int, int], Hit] = {}
+    for replica_id in {*matched, *expected, *tiers} if expected or tiers else matched:
+        held, coming = matched.get(replica_id, 0), expected.get(replica_id, 0)
+        if parts := tiers.get(replica_id, ()):
+            found[replica_id] = _with_tiers(parts, held, coming, block_size, most_tokens)
+            continue
+        if (hit := alike.get((held, coming))) is None:
+            tokens = min(max(held, coming) * block_size, most_tokens)
+            held_tokens = min(held * block_size, most_tokens)
+            hit = alike[held, coming] = Hit(held_tokens, tokens, 0, coming * block_size)
+        found[replica_id] = hit
+    return found
+
+
+def _with_tiers(
+    parts: tuple[Load, ...], held: int, coming: int, block_size: int, most_tokens: int
+) -> Hit:
+    near = max(held, coming)
+    end, load_ms = loading(parts, held, near, block_size)
+    tokens = min(end * block_size, most_tokens)
+    loaded = tokens - min(near * block_size, most_tokens)
+    held_tokens = min(held * block_size, most_tokens)
+    return Hit(held_tokens, tokens, loaded, coming * block_size, load_ms, parts)

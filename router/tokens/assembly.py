@@ -58,14 +58,14 @@ class Tokenizers:
     def samples(self) -> Iterator[TokenizerSample]:
         """Each local tokenizer as `/metrics` shows it."""
         for name, judged in self._distinct().items():
-            local, memo = judged.local, judged.local.encoder.memo
+            local = judged.local
             yield TokenizerSample(
                 tokenizer=name,
                 is_trusted=judged.is_trusted,
                 verdicts={str(kind): count for kind, count in judged.verdicts.items()},
                 memo_bytes=local.memo_bytes,
-                memo_hits=memo.hits + local.passage_hits,
-                memo_misses=memo.misses,
+                memo_hits=local.memo_hits,
+                memo_misses=local.encoder.memo.misses,
                 stuck_threads=local.workers.stuck,
             )
 

@@ -15,6 +15,9 @@ class NullTokenizer:
     async def tokenize(self, generation: Generation) -> bytes:
         raise TokenizeFailed(Reason.UNAVAILABLE)
 
+    def recall(self, generation: Generation) -> bytes | None:
+        return None
+
 
 class FallbackTokenizer:
     """The first tokenizer that succeeds; if none does, the last reason that says something.
@@ -33,6 +36,10 @@ class FallbackTokenizer:
                 return await self._first(generation)
         except TimeoutError as exc:
             raise TokenizeFailed(Reason.TIMEOUT) from exc
+
+    def recall(self, generation: Generation) -> bytes | None:
+        """Of the first: what another one remembers it may not say."""
+        return self._tokenizers[0].recall(generation) if self._tokenizers else None
 
     async def _first(self, generation: Generation) -> bytes:
         failure = TokenizeFailed(Reason.UNAVAILABLE)
@@ -55,5 +62,10 @@ class ByModel:
         self._default = default
 
     async def tokenize(self, generation: Generation) -> bytes:
-        tokenizer = self._tokenizers.get(generation.model, self._default)
-        return await tokenizer.tokenize(generation)
+        return await self._of(generation).tokenize(generation)
+
+    def recall(self, generation: Generation) -> bytes | None:
+        return self._of(generation).recall(generation)
+
+    def _of(self, generation: Generation) -> Tokenizer:
+        return self._tokenizers.get(generation.model, self._default)

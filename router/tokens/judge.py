@@ -97,10 +97,20 @@ class JudgedTokenizer:
             self._examine(_Case(generation))
             raise TokenizeFailed(Reason.UNTRUSTED)
         ids = await self.local.tokenize(generation)
+        self._sample(generation, ids)
+        return ids
+
+    def recall(self, generation: Generation) -> bytes | None:
+        """See `Tokenizer`. What is remembered is compared as often as what is made anew."""
+        ids = self.local.recall(generation) if self.is_trusted else None
+        if ids is not None:
+            self._sample(generation, ids)
+        return ids
+
+    def _sample(self, generation: Generation, ids: bytes) -> None:
         is_new = self.verdicts[Verdict.EQUAL] < self._limits.probation
         if is_new or self._rng.random() < self._limits.share:
             self._examine(_Case(generation, ids))
-        return ids
 
     def observe_count(self, generation: Generation, ours: int, reported: int) -> None:
         """A reply says how many tokens its prompt had; `ours` is 0 if we had none."""

@@ -30,6 +30,7 @@ from router.tokens.prompt import (
 )
 from router.tokens.protocol import Reason, TokenizeFailed
 from router.tokens.template import ChatTemplate, Clock, TemplateFailed, TemplateTooSlow
+from router.tokens.whole import WholePrompts
 from router.tokens.workers import DEFAULT_LIMITS as DEFAULT_WORKERS
 from router.tokens.workers import WorkerLimits, Workers
 
@@ -76,6 +77,8 @@ class EngineFlags:
 DEFAULT_LIMITS: Final = Limits()
 NO_FLAGS: Final = EngineFlags()
 MAX_LOGGED: Final = 16
+WHOLE_SHARE: Final = 8
+"""Of the memo an eighth is for whole prompts."""
 
 Pieces: TypeAlias = list[str | bytes]
 """A prompt's text as the encoder cuts it; ids in the place of what is remembered whole."""
@@ -109,6 +112,7 @@ class LocalTokenizer:
         self._chats = chats
         self._limits = limits
         self._variables = variables
+        self._whole: WholePrompts | None = None
         self._is_slow = False
         self._logged: set[str] = set()
 
@@ -128,18 +132,20 @@ class LocalTokenizer:
         if (tekken := tekken_file(model_dir)) is not None:
             return cls._of_mistral(tekken, limits, flags)
         found = read_model_dir(model_dir)
-        sources = dict(found.templates)
-        if flags.chat_template is not None:
-            sources = {DEFAULT_TEMPLATE: flags.chat_template}
-        share = limits.memo_bytes // 2 // max(1, len(sources))
+        own = flags.chat_template
+        sources = dict(found.templates) if own is None else {DEFAULT_TEMPLATE: own}
+        whole_bytes = limits.memo_bytes // WHOLE_SHARE
+        share = (limits.memo_bytes - whole_bytes) // 2 // max(1, len(sources))
         templates = {
             name: ChatTemplate(
                 source, found.special_tokens, clock=clock, parts=flags.parts, memo_bytes=share
             )
             for name, source in sources.items()
         }
-        encoder = Encoder(found.tokenizer, Memo(limits.memo_bytes - share * len(sources)))
-        return cls(
+        pieces_bytes = limits.memo_bytes - whole_bytes - share * len(sources)
+        encoder = Encoder(found.tokenizer, Memo(pieces_bytes))
+        tells_time = found.is_harmony or any(one.tells_time for one in templates.values())
+        made = cls(
             encoder,
             templates,
             limits=limits,
@@ -147,13 +153,14 @@ class LocalTokenizer:
             name=model_dir.name,
             chats=HarmonyFormat(encoder, clock) if found.is_harmony else None,
         )
+        made._whole = None if tells_time else WholePrompts(whole_bytes)
+        return made
 
     @classmethod
     def _of_mistral(cls, file: Path, limits: Limits, flags: EngineFlags) -> LocalTokenizer:
         """Engines pass over --chat-template for these models."""
-        encoder = TekkenEncoder(file, Memo(limits.memo_bytes))
-        chats = MistralFormat(encoder, flags.variables)
-        name, variables = file.parent.name, flags.variables
+        encoder, variables = TekkenEncoder(file, Memo(limits.memo_bytes)), flags.variables
+        chats, name = MistralFormat(encoder, variables), file.parent.name
         return cls(encoder, {}, limits=limits, variables=variables, name=name, chats=chats)
 
     @property
@@ -161,11 +168,19 @@ class LocalTokenizer:
         """Of all that is remembered: pieces, messages, and what the template made of them."""
         templates = self._templates.values()
         kept = (one.told.size_bytes + one.passages.shelf.size_bytes for one in templates)
-        return self.encoder.memo.size_bytes + sum(kept)
+        whole = 0 if self._whole is None else self._whole.memo.size_bytes
+        return self.encoder.memo.size_bytes + sum(kept) + whole
 
     @property
-    def passage_hits(self) -> int:
-        return sum(template.passages.hits for template in self._templates.values())
+    def memo_hits(self) -> int:
+        """Of pieces, of passages and of whole prompts."""
+        passages = sum(template.passages.hits for template in self._templates.values())
+        whole = 0 if self._whole is None else self._whole.memo.hits
+        return self.encoder.memo.hits + passages + whole
+
+    def recall(self, generation: Generation) -> bytes | None:
+        """See `Tokenizer`."""
+        return None if self._whole is None else self._whole.recall(generation)
 
     async def tokenize(self, generation: Generation) -> bytes:
         until = asyncio.get_running_loop().time() + self._limits.deadline_s
@@ -178,7 +193,10 @@ class LocalTokenizer:
         if isinstance(found, bytes):
             return found if truncation is None else truncation.slice_ids(found)
         edges = self._edges(generation)
-        return edges.put_around(await self._encode(found, until), truncation)
+        ids = edges.put_around(await self._encode(found, until), truncation)
+        if self._whole is not None:
+            self._whole.note(generation, ids)
+        return ids
 
     def pieces_of(self, generation: Generation) -> list[str]:
         """The prompt, rendered without the memo, as the memo cuts it; nothing if it came as ids."""

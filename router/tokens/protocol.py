@@ -52,3 +52,7 @@ class Tokenizer(Protocol):
         Raises TokenizeFailed. Bounded in time by the tokenizer's own deadline.
         """
         ...
+
+    def recall(self, generation: Generation) -> bytes | None:
+        """What `tokenize` would give, if that is remembered as a whole. Nothing here waits."""
+        ...

@@ -88,6 +88,10 @@ class RemoteTokenizer:
         ids = await self._recall_or_ask(generation.model, _body(generation, prompt))
         return ids if truncation is None else truncation.slice_ids(ids)
 
+    def recall(self, generation: Generation) -> bytes | None:
+        """See `Tokenizer`. What its memo has is known by the ask, which must be made first."""
+        return None
+
     async def _recall_or_ask(self, model: str, body: bytes) -> bytes:
         key = blake2b(body, digest_size=16).digest()
         ids = self.memo.get(key)

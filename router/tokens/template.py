@@ -94,6 +94,7 @@ class ChatTemplate:
         self.parts = loops_over_content if parts is None else parts
         self._knows_developer = '"developer"' in source or "'developer'" in source
         self._reads_content = "content" in source
+        self.tells_time = "strftime_now" in source
         self._special_tokens = dict(special_tokens)
         functions = {id(environment.globals[name]) for name in FUNCTIONS}
         self._loops = Loops([Loop(shape) for shape in shapes], functions)

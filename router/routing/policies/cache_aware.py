@@ -45,20 +45,20 @@ class CacheAware:
         limit = EQUAL_WITHIN * min(costs.values())
         equal = [i for i, cost in costs.items() if cost <= limit]
         if len(equal) > 1:
-            crowds = _crowds(candidates, equal)
+            crowds = _crowds(candidates, equal, around)
             equal = self._ring.order(query.ring_key, equal, query.moved_to)
             equal.sort(key=crowds.__getitem__)
         dearer = sorted([(cost, i) for i, cost in costs.items() if cost > limit])
         order = (*equal, *[replica_id for _, replica_id in dearer])
-        return Decision(order, _reason(query, candidates, order[0]), predicted)
+        return Decision(order, _reason(query, candidates, order[0], around), predicted)
 
 
 def _crowds(
-    candidates: Sequence[Candidate], wanted: Collection[ReplicaId]
+    candidates: Sequence[Candidate], wanted: Collection[ReplicaId], around: Surroundings
 ) -> dict[ReplicaId, float]:
     """By how much each has got more than its share of something: above 1, else 1."""
-    busy = SHARE_BOUND * max(IDLE, sum([c.busy for c in candidates]) / len(candidates))
-    in_flight = CROWD_BOUND * sum([c.in_flight for c in candidates]) / len(candidates) + 1
+    busy = SHARE_BOUND * max(IDLE, around.busy)
+    in_flight = CROWD_BOUND * around.in_flight + 1
     return {
         c.replica_id: max(1.0, c.busy / busy, c.in_flight / in_flight)
         for c in candidates
@@ -66,15 +66,13 @@ def _crowds(
     }
 
 
-def _reason(query: RouteQuery, candidates: Sequence[Candidate], chosen_id: ReplicaId) -> Reason:
-    most, chosen = 0, candidates[0]
-    for c in candidates:
-        if c.hit_tokens > most:
-            most = c.hit_tokens
-        if c.replica_id == chosen_id:
-            chosen = c
-    if chosen.hit_tokens == 0 and most == 0:
+def _reason(
+    query: RouteQuery, candidates: Sequence[Candidate], chosen_id: ReplicaId, around: Surroundings
+) -> Reason:
+    most = around.most_hit_tokens
+    if most == 0:
         return Reason.COLD
+    chosen = next(c for c in candidates if c.replica_id == chosen_id)
     if most - chosen.hit_tokens > EQUAL_HIT_SHARE * query.prompt_tokens:
         return Reason.LOAD
     return Reason.EXPECTED if chosen.expected_tokens > 0 else Reason.MATCH

@@ -35,6 +35,9 @@ class Mistaken:
             ids[0] += 1
         return ids.tobytes()
 
+    def recall(self, generation: Generation) -> bytes | None:
+        return None
+
 
 @pytest.fixture
 def local() -> LocalTokenizer:

@@ -32,6 +32,9 @@ class ScriptedTokenizer:
             raise TokenizeFailed(self.failure)
         return as_tokens(json.loads(generation.body)["prompt"]).tobytes()
 
+    def recall(self, generation):
+        return None
+
 
 @pytest.fixture
 def clock():

@@ -12,12 +12,16 @@ class Fixed:
     def __init__(self, answer: bytes | Reason) -> None:
         self.answer = answer
         self.asked = 0
+        self.remembered: bytes | None = None
 
     async def tokenize(self, generation: Generation) -> bytes:
         self.asked += 1
         if isinstance(self.answer, Reason):
             raise TokenizeFailed(self.answer)
         return self.answer
+
+    def recall(self, generation: Generation) -> bytes | None:
+        return self.remembered
 
 
 async def reason_of(tokenizer) -> Reason:
@@ -68,3 +72,22 @@ async def test_each_model_has_its_own():
     by_model = ByModel({"m": Fixed(b"mmmm"), "n": Fixed(b"nnnn")}, default=Fixed(b"dddd"))
     for model, ids in (("m", b"mmmm"), ("n", b"nnnn"), ("adapter", b"dddd")):
         assert await by_model.tokenize(completion("a", model=model)) == ids
+
+
+def test_only_what_the_first_remembers_is_recalled():
+    first, second = Fixed(b"1111"), Fixed(b"2222")
+    second.remembered = b"2222"
+    both = FallbackTokenizer([first, second])
+    assert both.recall(completion("a")) is None
+    first.remembered = b"1111"
+    assert both.recall(completion("a")) == b"1111"
+    assert FallbackTokenizer([]).recall(completion("a")) is None
+    assert NullTokenizer().recall(completion("a")) is None
+
+
+def test_each_model_recalls_its_own():
+    one, other = Fixed(b"1111"), Fixed(b"2222")
+    one.remembered, other.remembered = b"1111", b"2222"
+    asked = completion("a")
+    assert ByModel({asked.model: one}, other).recall(asked) == b"1111"
+    assert ByModel({}, other).recall(asked) == b"2222"

@@ -48,6 +48,9 @@ class ScriptedEngine:
         ids = self.tokenizer.encode(json.loads(bytes(text))).ids
         return as_tokens(self.twist(ids)).tobytes()
 
+    def recall(self, generation):
+        return None
+
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
@@ -227,6 +230,9 @@ async def test_one_deadline_for_all_tokenizers_together(judged):
     class Slow:
         async def tokenize(self, generation):
             await asyncio.Event().wait()
+
+        def recall(self, generation):
+            return None
 
     both = FallbackTokenizer([Slow(), judged], deadline_s=0.05)
     assert await reason_of(both, completion("fox")) is Reason.TIMEOUT
