@@ -92,17 +92,14 @@ class Trays:
         lying = shelf.tray.find(handle)
         if lying is not None:
             return lying
-        slot = shelf.table.find(key_of(handle))
-        if slot == ABSENT or (shelf.gone and handle in shelf.gone):
+        slot = self._slot(shelf, handle)
+        if slot == ABSENT:
             return None
         return self.arena.value_cells[slot], self.arena.depth_cells[slot]
 
     def holds(self, shelf: Shelf, handle: EngineHash) -> bool:
         """Is a block held? Cheaper than `find`."""
-        if handle in shelf.tray:
-            return True
-        is_gone = shelf.gone and handle in shelf.gone
-        return not is_gone and shelf.table.find(key_of(handle)) != ABSENT
+        return handle in shelf.tray or self._slot(shelf, handle) != ABSENT
 
     def missing(self, shelf: Shelf, part: Part) -> Iterator[Part]:
         """What of a part is not held, as parts of its own."""
@@ -142,6 +139,12 @@ class Trays:
         self._unsettled.pop(id(shelf), None)
         shelf.gone = Removals()
         self._take(shelf)
+
+    def _slot(self, shelf: Shelf, handle: EngineHash) -> int:
+        """Where the table has a handle. Only applying a removal shows whether a copy is left."""
+        if shelf.gone and handle in shelf.gone:
+            self.settle_shelf(*self._unsettled[id(shelf)])
+        return shelf.table.find(key_of(handle))
 
     def _take(self, shelf: Shelf) -> Tray:
         tray, shelf.tray = shelf.tray, Tray()

@@ -46,6 +46,22 @@ def test_a_block_stored_twice_is_held_until_it_is_removed_twice(index):
     assert index.match(prefix(TOKENS)) == {"a": 1}
 
 
+def test_a_block_with_a_copy_left_takes_children_whoever_has_asked_since_the_other_went(index):
+    index.store("a", stored([1], TOKENS[:4]))
+    index.store("a", stored([1], TOKENS[:4]))
+    index.remove("a", removed(1))
+    index.store("a", stored([2], TOKENS[4:8], parent=1))
+    assert index.match(prefix(TOKENS)) == {"a": 2}
+
+
+def test_a_block_whose_last_copy_has_just_gone_takes_no_children(index):
+    index.store("a", stored([1], TOKENS[:4]))
+    index.store("a", stored([1], TOKENS[:4]))
+    index.remove("a", removed(1, 1))
+    index.store("a", stored([2], TOKENS[4:8], parent=1))
+    assert index.match(prefix(TOKENS)) == {}
+
+
 def test_full_re_reports_do_not_inflate_the_count_of_copies(index):
     index.expect_reused("a")
     index.store("a", stored([1, 2], TOKENS[:8]))
