@@ -188,6 +188,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
     reservations, speeds = Reservations(clock, siblings=siblings), Speeds()
     tokens = parts.tokens(config.tokens, session, pool, rng)
     peers = await stack.enter_async_context(parts.peers(config.shared, reservations, clock))
+    peers.moved.host, kept = shared_parts.notes(config.shared, pool, stack)
     runtime: Runtime
     metrics = Metrics(
         lambda: runtime.samples(),
@@ -239,7 +240,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         keeper=known.keeper,
         knowledge=known,
         peers=peers,
-        owners=shared_parts.owners(config.shared, peers, supervisor),
+        owners=shared_parts.owners(config.shared, peers, kept, supervisor),
         newcomers=routing_parts.newcomers(config, planner, session, metrics),
         prober=prober,
         metrics=metrics,

@@ -2,14 +2,19 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
+from router.config import ConfigError
 from router.events.keeper import Keeper
 from router.events.snapshot import BYTES_A_BLOCK, FORMAT, encode_snapshot
+from router.index.siblings import NoNotes, SiblingNotes
+from router.replicas import Pool
 from router.settings import SharedSettings
 from router.shared import (
     MemoryOwners,
+    NoteBoard,
     Owners,
     Peers,
     RedisOwners,
@@ -25,9 +30,33 @@ MEGABYTES_S: Final = 1.0
 """Longest wait for the next answer of Redis where megabytes are moved; no request waits there."""
 
 
-def owners(settings: SharedSettings, peers: Peers, supervisor: Supervisor) -> Owners:
+def notes(
+    settings: SharedSettings, pool: Pool, stack: AsyncExitStack
+) -> tuple[SiblingNotes, SiblingNotes]:
+    """Where sessions and where stored responses are, as the processes of this host know it.
+    ConfigError."""
+    if settings.board is None:
+        return NoNotes(), NoNotes()
+    board = Path(settings.board)
+
+    def open_one(what: str, entries: int) -> NoteBoard:
+        place = board.with_suffix(f".{what}"), settings.slot, settings.processes
+        one = NoteBoard(*place, entries, lambda: [member.id for member in pool])
+        stack.callback(one.close)
+        return one
+
+    try:
+        sessions = open_one("sessions", settings.max_sessions)
+        return sessions, open_one("responses", settings.max_responses)
+    except OSError as exc:
+        raise ConfigError(f"shared.board: {exc}") from exc
+
+
+def owners(
+    settings: SharedSettings, peers: Peers, host: SiblingNotes, supervisor: Supervisor
+) -> Owners:
     """Which replicas keep stored responses; of all routers, where they share a Redis."""
-    own = MemoryOwners(peers.clock, settings.responses_ttl_s, settings.max_responses)
+    own = MemoryOwners(peers.clock, settings.responses_ttl_s, settings.max_responses, host)
     if not isinstance(store := peers.store, RedisStore):
         return own
     shared = RedisOwners(own, store, store.deadline_s)

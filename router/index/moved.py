@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from xxhash import xxh3_64_hexdigest
 
+from router.index.siblings import NoNotes, SiblingNotes
 from router.replicas import ReplicaId
 
 Move: TypeAlias = tuple[str, ReplicaId]
@@ -23,6 +24,8 @@ class Moved:
 
     ttl_s: float = 600.0
     max_entries: int = 100_000
+    host: SiblingNotes = field(default_factory=NoNotes)
+    """What all processes of this host have moved."""
     _homes: OrderedDict[str, tuple[ReplicaId, float]] = field(default_factory=OrderedDict)
     _untold: OrderedDict[str, ReplicaId] = field(default_factory=OrderedDict)
 
@@ -31,13 +34,17 @@ class Moved:
 
     def home(self, session: str, now: float) -> ReplicaId | None:
         """Where it went. None: it is where consistent hashing has it, as far as we know."""
-        found = self._homes.get(_key(session)) if self._homes else None
+        key = _key(session)
+        found, told = self._homes.get(key), self.host.get(key)
+        if found is None or (told is not None and told[1] > found[1]):
+            found = told
         return found[0] if found is not None and found[1] > now else None
 
     def note(self, session: str, replica_id: ReplicaId, now: float) -> None:
         """This router has sent it there."""
         key = _key(session)
         self._put(key, replica_id, now)
+        self.host.put(key, replica_id, now + self.ttl_s)
         self._untold.pop(key, None)
         self._untold[key] = replica_id
         while len(self._untold) > self.max_entries:

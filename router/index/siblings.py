@@ -1,12 +1,35 @@
 """Who else sends to the same replicas: other routers, other processes of this host."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from router.blocks import BlockHash
 from router.index.lane import Reservation
 from router.index.load import Load
 from router.replicas import ReplicaId
+
+Noted: TypeAlias = tuple[ReplicaId, float]
+"""Where something is, and until when that holds."""
+
+
+class SiblingNotes(Protocol):
+    """Where things are, as all processes of this host have noted it."""
+
+    def put(self, key: str, replica_id: ReplicaId, until: float) -> None:
+        """It is there until then."""
+
+    def get(self, key: str) -> Noted | None:
+        """What was noted last; that may be over."""
+
+
+class NoNotes:
+    """One process."""
+
+    def put(self, key: str, replica_id: ReplicaId, until: float) -> None:
+        """Nobody wants to know."""
+
+    def get(self, key: str) -> Noted | None:
+        return None
 
 
 class OthersLoads(Protocol):

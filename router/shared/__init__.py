@@ -3,6 +3,7 @@
 from router.shared.board import LoadBoard
 from router.shared.connect import BadUrl, connect
 from router.shared.memory import MemoryStore
+from router.shared.notes import NoteBoard
 from router.shared.owners import MemoryOwners, Owners, RedisOwners
 from router.shared.peers import Peers, PeerTimes
 from router.shared.protocol import Exchange, SharedStore, StoreFailed, StoreState
@@ -15,6 +16,7 @@ __all__ = [
     "LoadBoard",
     "MemoryOwners",
     "MemoryStore",
+    "NoteBoard",
     "Owners",
     "PeerTimes",
     "Peers",

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from router.index.siblings import NoNotes, SiblingNotes
 from router.replicas import ReplicaId
 from router.shared.protocol import StoreFailed
 from router.shared.redis_store import RedisStore, state_of_text
@@ -55,11 +56,12 @@ class Owners(Protocol):
 
 @dataclass(slots=True)
 class MemoryOwners:
-    """What this router itself has seen of late."""
+    """What this router itself has seen of late, and the other processes of its host."""
 
     clock: Callable[[], float]
     ttl_s: float
     max_entries: int
+    host: SiblingNotes = field(default_factory=NoNotes)
     counts: Counter[str] = field(default_factory=Counter)
     _known: OrderedDict[str, tuple[ReplicaId, float]] = field(default_factory=OrderedDict)
 
@@ -67,8 +69,10 @@ class MemoryOwners:
         return len(self._known)
 
     def note(self, response_id: str, replica_id: ReplicaId) -> None:
+        until = self.clock() + self.ttl_s
         self._known.pop(response_id, None)
-        self._known[response_id] = replica_id, self.clock() + self.ttl_s
+        self._known[response_id] = replica_id, until
+        self.host.put(response_id, replica_id, until)
         while len(self._known) > self.max_entries:
             self._known.popitem(last=False)
 
@@ -79,7 +83,7 @@ class MemoryOwners:
 
     def recall(self, response_id: str) -> ReplicaId | None:
         """Without counting."""
-        known = self._known.get(response_id)
+        known = self._known.get(response_id) or self.host.get(response_id)
         if known is None or known[1] <= self.clock():
             return None
         return known[0]

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.faults import CHAT, QUICK, FaultyEngine, works, works_slowly
 from tests.support.processes import start, until
+from tests.support.responses_engine import MODEL, PATH, ResponsesEngine
 
 MANY = 40
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -234,3 +235,43 @@ async def test_a_supervisor_that_is_killed_leaves_nothing_in_memory_for_long():
         assert Path(folder).is_dir()  # noqa: ASYNC240
         async with three_processes(works):
             assert not Path(folder).exists()  # noqa: ASYNC240
+
+
+async def test_a_response_that_one_process_saw_is_found_by_all_without_redis():
+    engines = [ResponsesEngine() for _ in range(3)]
+    for engine in engines:
+        await engine.listen()
+    flags = [f"--replica=id=r{n},url={e.url}" for n, e in enumerate(engines, 1)]
+    settings = ("routing.policy=round-robin", "tokens.remote=false")
+    flags += [flag for one in settings for flag in ("--set", one)]
+    router = await start("router.cli", "serve", "--port=0", "--processes=3", *flags)
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
+    try:
+        async with aiohttp.ClientSession(router.url, connector=connector) as session:
+            await until(lambda: all_ready(session))
+            name = None
+            for turn in range(24):
+                body = {"model": MODEL, "input": str(turn), "previous_response_id": name}
+                async with session.post(PATH, json=body) as reply:
+                    assert reply.status == 200
+                    name = (await reply.json())["id"]
+            # what a process noted stays known when it is killed
+            for pid in router.ready["processes"]:
+                os.kill(pid, signal.SIGKILL)
+            await until(lambda: all_back(session))
+            for _ in range(12):
+                async with session.get(f"{PATH}/{name}") as reply:
+                    assert reply.status == 200
+                    assert reply.headers["x-warmgate-reason"] == "kept"
+        assert await router.stop() == 0
+    finally:
+        await router.kill()
+        for engine in engines:
+            await engine.stop()
+
+
+async def all_back(session):
+    try:
+        return await all_ready(session)
+    except aiohttp.ClientError:
+        return False

@@ -77,6 +77,8 @@ async def test_a_conversation_that_wanders_over_routers_finds_its_replica():
                 is_stream = bool(turn % 2)
                 status, name = await ask(router, f"{number} {turn}", name, stream=is_stream)
                 assert status == 200
+                # the note goes to Redis beside the answer, not before it
+                await all_told(router)
                 await all_told(router)
             return name
 
