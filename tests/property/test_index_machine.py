@@ -131,4 +131,4 @@ def machine(make: type[MemoryIndex]) -> type[IndexMachine]:
 @pytest.mark.parametrize("make", list(MAKERS.values()), ids=list(MAKERS))
 def test_any_life_of_an_index_is_the_models(make: type[MemoryIndex]) -> None:
     limits = settings(max_examples=30, stateful_step_count=40, deadline=None)
-    run_state_machine_as_test(machine(make), settings=limits)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine(make), settings=limits)
