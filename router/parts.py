@@ -39,7 +39,6 @@ from router.settings import (
     LogSettings,
     RouterConfig,
     SharedSettings,
-    TenantsSettings,
     TokensSettings,
 )
 from router.shared import (
@@ -61,7 +60,6 @@ from router.tenants import (
     Ledger,
     MemoryLedger,
     OpenGate,
-    RedisLedger,
 )
 from router.tokens import (
     BadTemplate,
@@ -172,12 +170,13 @@ def siblings(
 
 
 def gate(
-    settings: TenantsSettings,
+    config: RouterConfig,
     peers: Peers,
     supervisor: Supervisor,
     metrics: Metrics,
 ) -> Gate:
     """Open without a file of keys; its budgets are shared with whom load is. ConfigError."""
+    settings, shared = config.tenants, config.shared
     if settings.keys_file is None:
         return OpenGate()
     try:
@@ -186,11 +185,8 @@ def gate(
         raise ConfigError(f"tenants.keys_file: {exc}") from exc
     supervisor.run("keys", keys.watch)
     ledger: Ledger = MemoryLedger(time.time)
-    if isinstance(store := peers.store, RedisStore):
-        ledger = shared = RedisLedger(
-            peers.router_id, store, store.deadline_s, lambda: peers.routers, time.time
-        )
-        supervisor.run("budgets", shared.work)
+    if isinstance(peers.store, RedisStore):
+        ledger = shared_parts.ledger(shared, peers, supervisor)
     return KeyedGate(
         keys, ledger, settings.default_output_tokens, metrics.count_refusal, metrics.count_use
     )

@@ -234,7 +234,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         reservations=reservations,
         speeds=speeds,
         tokens=tokens,
-        gate=parts.gate(config.tenants, peers, supervisor, metrics),
+        gate=parts.gate(config, peers, supervisor, metrics),
         planner=planner,
         forwarder=forwarder,
         keeper=known.keeper,

@@ -1,6 +1,7 @@
 """What the section `shared` of the settings asks for, beside load."""
 
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,10 @@ from router.shared import (
     connect,
 )
 from router.supervise import Supervisor
+from router.tenants import RedisLedger
 
+LATE_S: Final = 1.0
+"""What Redis answers on budgets so late is still known to have been booked."""
 MEGABYTES_S: Final = 1.0
 """Longest wait for the next answer of Redis where megabytes are moved; no request waits there."""
 
@@ -62,6 +66,24 @@ def owners(
     shared = RedisOwners(own, store, store.deadline_s)
     supervisor.run("responses", shared.work)
     return shared
+
+
+def ledger(settings: SharedSettings, peers: Peers, supervisor: Supervisor) -> RedisLedger:
+    """Budgets of all routers, over a connection of their own: requests wait no longer than the
+    deadline, but answers that come later still count."""
+    store = RedisStore(connect(settings.url or "", LATE_S), settings.prefix, LATE_S)
+    deadline_s = settings.deadline_ms / 1e3
+    made = RedisLedger(peers.router_id, store, deadline_s, lambda: peers.routers, time.time)
+
+    async def work() -> None:
+        try:
+            await made.work()
+        finally:
+            with suppress(StoreFailed):
+                await store.aclose()
+
+    supervisor.run("budgets", work)
+    return made
 
 
 async def read_index(settings: SharedSettings) -> bytes | None:

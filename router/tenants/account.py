@@ -1,9 +1,13 @@
 """One tenant's budget as one of several routers knows it."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from router.tenants.ledger import WINDOW_S, Ask, Taken, charged, correction, refusal
+from router.tenants.ledger import WINDOW_S, Ask, Refusal, Taken, charged, correction, refusal
 from router.tenants.tenant import Tenant
+
+FRESH_S: Final = 2.0
+"""So long it matters how many requests of the others were in flight when Redis told last."""
 
 
 @dataclass(slots=True)
@@ -12,7 +16,8 @@ class Account:
     `untold_…` what this router used since without having told;
     `own_…` all that it let in.
 
-    `in_flight`: its own requests. `is_told`: Redis knows their number.
+    `in_flight`: its own requests. `is_told`: Redis knows their number. `others`: requests of the
+    other routers in flight, told at `heard_at`.
     """
 
     tenant_id: str
@@ -25,6 +30,8 @@ class Account:
     own_tokens: int = 0
     in_flight: int = 0
     is_told: bool = True
+    others: int = 0
+    heard_at: float = float("-inf")
 
     @property
     def has_news(self) -> bool:
@@ -56,6 +63,17 @@ class Account:
         if window == self.window:
             self.requests, self.tokens = requests, tokens
 
+    def hear_of_others(self, in_flight: int, now: float) -> None:
+        """Requests that others have in flight; where they are many, a late Redis gives nothing."""
+        self.others, self.heard_at = in_flight, now
+
+    def give_back(self, ask: Ask, window: int) -> None:
+        """Redis has booked what nobody waited for any more. Whatever became of it was booked
+        apart."""
+        if window == self.window:
+            self.untold_requests -= 1
+            self.untold_tokens -= charged(ask)
+
     def own(self) -> tuple[int, int]:
         return self.own_requests, self.own_tokens
 
@@ -72,12 +90,14 @@ class Account:
             id=tenant.id,
             requests_per_minute=_share(tenant.requests_per_minute, self.requests, routers),
             tokens_per_minute=_share(tenant.tokens_per_minute, self.tokens, routers),
-            concurrent_requests=_share(tenant.concurrent_requests, 0, routers),
+            concurrent_requests=self._at_once(tenant.concurrent_requests, now, routers),
         )
         requests = self.requests + self.untold_requests
         tokens = self.tokens + self.untold_tokens
         tokens_then = tokens + min(charged(ask), max(1, share.tokens_per_minute - self.tokens))
         refused = refusal(share, requests + 1, tokens_then, self.in_flight + 1)
+        if refused is None and share.concurrent_requests < 0:
+            refused = Refusal.CONCURRENT
         if refused is None:
             self.untold_requests += 1
             self.untold_tokens += charged(ask)
@@ -92,6 +112,16 @@ class Account:
         self.untold_tokens += extra
         self.own_tokens += extra
         self.is_told = False
+
+    def _at_once(self, bound: int, now: float, routers: int) -> int:
+        """This router's share of places; -1: none is free.
+
+        Just after Redis told, others hold what it said. Later on nobody knows.
+        """
+        if not bound or now - self.heard_at > FRESH_S:
+            return _share(bound, 0, routers)
+        free = max(0, bound - self.others - self.in_flight)
+        return self.in_flight + free // routers or -1
 
 
 def _share(bound: int, used: int, routers: int) -> int:

@@ -17,6 +17,8 @@ from router.tenants.script import BUDGETS
 FLUSH_S: Final = 0.02
 """Ends of requests are told so late at most."""
 RETRY_S: Final = 0.25
+GRACE_S: Final = 0.005
+"""What has come in time and waits to be read counts, where our own loop was late."""
 LEASE_S: Final = 30.0
 """A router that died has no requests in flight any more after so long."""
 _REFUSALS: Final = (None, Refusal.REQUESTS, Refusal.TOKENS, Refusal.CONCURRENT)
@@ -35,12 +37,17 @@ class Scripts(Protocol):
 @dataclass(slots=True, eq=False)
 class _Asked:
     ask: Ask
-    answer: asyncio.Future[Taken]
+    answer: asyncio.Future[Taken | None]
+    """None: it didn't come in time."""
 
 
 @dataclass(slots=True)
 class RedisLedger:
-    """`routers`: how many share the budgets. `work` must run; `wall_clock`: seconds since 1970."""
+    """`routers`: how many share the budgets. `work` must run; `wall_clock`: seconds since 1970.
+
+    `deadline_s`: longest wait of a request. `scripts` should be more patient: what Redis books too
+    late is given back, if it says so.
+    """
 
     router_id: str
     scripts: Scripts
@@ -57,20 +64,22 @@ class RedisLedger:
 
     async def take(self, ask: Ask) -> Taken:
         if not self.is_failing:
-            asked = _Asked(ask, asyncio.get_running_loop().create_future())
+            loop = asyncio.get_running_loop()
+            asked = _Asked(ask, loop.create_future())
             self._asked.append(asked)
             self._wake.set()
+            timer = loop.call_later(self.deadline_s, loop.call_later, GRACE_S, self._give_up, asked)
             try:
-                async with asyncio.timeout(self.deadline_s):
-                    return await asked.answer
-            except (TimeoutError, StoreFailed):
-                # an answer in the very instant of the deadline is booked, and counts
-                if (taken := _answer(asked)) is not None:
+                if (taken := await asked.answer) is not None:
                     return taken
+            except StoreFailed:
+                pass
             except asyncio.CancelledError:
                 if (taken := _answer(asked)) is not None and taken.refusal is None:
                     self.end(ask, taken.window, 0)
                 raise
+            finally:
+                timer.cancel()
         return self._account(ask).take_alone(ask, self._now(), self._siblings)
 
     def end(self, ask: Ask, window: int, tokens: int | None) -> None:
@@ -148,17 +157,27 @@ class RedisLedger:
         code, requests, tokens, in_flight, window, reset_ms = answer
         self._ahead_s = (window + 1) * WINDOW_S - reset_ms / 1e3 - self.wall_clock()
         account.learn(window, requests, tokens, carry)
+        refused = _REFUSALS[code]
+        own = account.in_flight + (one is not None and refused is None)
+        account.hear_of_others(max(0, in_flight - own), self._now())
         if one is None:
             return
-        refused = _REFUSALS[code]
         if one.answer.done():
             # nobody waits for it any more: it was decided without Redis, or its client left
-            account.is_told = account.is_told and refused is not None
+            if refused is None:
+                account.give_back(one.ask, window)
+                account.is_told = False
             return
         if refused is None:
             account.let_in(one.ask)
         reset_s = reset_ms / 1e3
         one.answer.set_result(Taken(refused, requests, tokens, in_flight, window, reset_s))
+
+    def _give_up(self, asked: _Asked) -> None:
+        """It decides alone, and so do others until Redis has answered."""
+        if not asked.answer.done():
+            self.is_failing = True
+            asked.answer.set_result(None)
 
     def _has_news(self) -> bool:
         if self.is_failing or self._is_lease_due():

@@ -11,12 +11,13 @@ from tests.support.tenants import away_from_the_minute, wall
 
 pytestmark = needs_redis
 BOUND = 400
+PATIENCE_S = 1.0
 TENANT = Tenant(id="a", requests_per_minute=BOUND)
 
 
 @asynccontextmanager
 async def routers(url, count=4, deadline_s=1.0):
-    stores = [RedisStore(connect(url, deadline_s), "test", deadline_s) for _ in range(count)]
+    stores = [RedisStore(connect(url, PATIENCE_S), "test", PATIENCE_S) for _ in range(count)]
     made = [
         RedisLedger(f"router-{n}", store, deadline_s, lambda: count, wall)
         for n, store in enumerate(stores)
@@ -100,6 +101,58 @@ async def test_while_redis_is_away_shares_are_given_out_and_then_told():
         assert before + during + after <= BOUND * 1.01
         # an answer that came too late may have been counted twice: never more than were in flight
         assert before + during + after >= BOUND - 4 * 8
+
+
+async def used_of(server, tenant_id):
+    """Requests and tokens in this minute, as Redis has them."""
+    script = "return tonumber(redis.call('HGET', KEYS[1], ARGV[1]))"
+    key = "{test}:v1:tenant:" + tenant_id
+    found = [await server.command("EVAL", script, "1", key, field) for field in ("r", "t")]
+    return [int(line.removeprefix(":")) for line in found]
+
+
+async def test_what_redis_books_too_late_is_not_booked_twice():
+    tenant = Tenant(id="late", requests_per_minute=BOUND, tokens_per_minute=100_000)
+    await away_from_the_minute(20.0)
+    async with redis_server() as server, routers(server.url, 2, deadline_s=0.1) as ledgers:
+        one = ledgers[0]
+        let_in = await offer(ledgers, 20, tenant, tokens=10)
+        for _ in range(5):
+            server.pause()
+            taken = await asyncio.gather(*(one.take(Ask(tenant, 10)) for _ in range(8)))
+            server.resume()
+            let_in += sum(each.refusal is None for each in taken)
+            await until(lambda: fails([one], wanted=False))
+        assert let_in > 20
+
+        async def all_told():
+            await fails(ledgers, wanted=False)
+            return await used_of(server, "late") == [let_in, 10 * let_in]
+
+        await until(all_told)
+        # and not one more, or less, than the bound
+        assert let_in + await offer(ledgers, 2 * BOUND, tenant, tokens=10) == BOUND
+
+
+async def test_with_all_places_taken_a_late_redis_gives_none_away():
+    tenant = Tenant(id="crowd", concurrent_requests=6)
+    await away_from_the_minute(20.0)
+    async with redis_server() as server, routers(server.url, 2, deadline_s=0.1) as [one, two]:
+        asks = [Ask(tenant, 1) for _ in range(6)]
+        taken = [await two.take(ask) for ask in asks]
+        assert [each.refusal for each in taken] == [None] * 6
+        assert (await one.take(Ask(tenant, 1))).refusal is not None
+        server.pause()
+        assert (await one.take(Ask(tenant, 1))).refusal is not None
+        server.resume()
+        await until(lambda: fails([one, two], wanted=False))
+        for ask, each in zip(asks, taken, strict=True):
+            two.end(ask, each.window, 1)
+
+        async def is_free():
+            return (await one.take(Ask(tenant, 1))).refusal is None
+
+        await until(is_free)
 
 
 async def test_a_paused_redis_holds_a_request_up_for_one_deadline_at_most():
