@@ -113,10 +113,10 @@ class Journey:
         record = self._record
         names, lines = _NAMES, f"{replies.REQUEST_ID_HEADER}: {record.request_id}\r\n"
         if self._runtime.decision_headers:
-            check_values(record.request_id, replica.id, record.reason)
+            check_values(record.request_id, replica.id)
             names = _DECIDED
-            lines += (
-                f"{replies.REPLICA_HEADER}: {replica.id}\r\n"
+            lines = (
+                f"{lines}{replies.REPLICA_HEADER}: {replica.id}\r\n"
                 f"{replies.MATCHED_BLOCKS_HEADER}: {record.matched_blocks}\r\n"
                 f"{replies.PROMPT_BLOCKS_HEADER}: {record.prompt_blocks}\r\n"
                 f"{replies.REASON_HEADER}: {record.reason}\r\n"

@@ -12,6 +12,7 @@ import msgspec
 from router.errors import InvalidRequest
 from router.openai import fields as field
 from router.openai.fields import GenerationFields
+from router.openai.skim import without_data
 
 
 class Kind(StrEnum):
@@ -34,6 +35,8 @@ class Generation(msgspec.Struct, frozen=True):
     fields: GenerationFields
     session: str | None = None
     salt: str | None = None
+    is_skimmed: bool = False
+    """Long `data:` strings were passed over: `fields` don't say all that the body does."""
 
     @property
     def kind(self) -> Kind:
@@ -68,7 +71,8 @@ def parse_generation(
     All else is the engine's to judge. `headers`: names in any case if the mapping does not care
     about it, otherwise in lower case. Several spellings of one key: the last one counts.
     """
-    fields = _read(body)
+    skimmed = without_data(body)
+    fields = _read(body if skimmed is None else skimmed)
     model = _model(fields)
     _require_prompt(kind_of(path), fields)
     return Generation(
@@ -79,6 +83,7 @@ def parse_generation(
         fields=fields,
         session=_session(headers, fields, session_headers),
         salt=field.text(fields.cache_salt),
+        is_skimmed=skimmed is not None,
     )
 
 

@@ -1,7 +1,6 @@
 """What a reply says that it cost: the usage object, found without parsing the reply."""
 
 import re
-from dataclasses import dataclass
 
 import msgspec
 
@@ -11,8 +10,7 @@ _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _KEY = b'"usage"'
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts as the engine reports them.
 
     `prompt_tokens` counts the whole prompt, also where the API reports cached tokens apart from

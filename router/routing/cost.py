@@ -67,15 +67,10 @@ class Surroundings(Struct, frozen=True, gc=False):
         count = len(candidates)
         busy, queueing_share = total / count, queueing / (count + 1)
         return cls(
-            busy=busy,
-            queueing=queueing_share,
-            coming_tokens=coming,
-            delays=_queue(busy / 2.0),
-            delays_behind=_queue((busy + queueing_share) / 2.0),
-            usual=_queue(SHARE_BOUND * busy),
-            in_flight=in_flight / count,
-            most_hit_tokens=most,
-        )
+            busy, queueing_share, coming, _queue(busy / 2.0),
+            _queue((busy + queueing_share) / 2.0), _queue(SHARE_BOUND * busy),
+            in_flight / count, most,
+        )  # fmt: skip
 
 
 def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings) -> float:

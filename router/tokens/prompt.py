@@ -79,17 +79,15 @@ def read_prompt(generation: Generation, max_bytes: int, message: type = object) 
     Of several prompts in one body the first is read. `message`: Raw leaves a chat's messages
     undecoded. Raises TokenizeFailed.
     """
+    if generation.is_skimmed:
+        raise TokenizeFailed(Reason.TOO_LARGE)
     fields = generation.fields
     if generation.kind is Kind.CHAT:
         return _chat(fields, max_bytes, message)
     if generation.kind is Kind.MESSAGES:
         return _anthropic(fields, max_bytes)
     if generation.kind is Kind.COMPLETION:
-        if field.is_given(fields.prompt_embeds):
-            raise TokenizeFailed(Reason.MULTIMODAL)
-        if field.is_given(fields.suffix):
-            raise TokenizeFailed(Reason.UNSUPPORTED)
-        return _completion(fields.prompt, max_bytes)
+        return _text(fields, max_bytes)
     for ids in (fields.input_ids, fields.token_ids):
         if field.is_given(ids):
             return _completion(ids, max_bytes)
@@ -185,6 +183,14 @@ def _merged(variables: dict[str, Any], extra: dict[str, Any], effort: str | None
             extra["enable_thinking"] = effort != "none"
     merged = variables | extra
     return {name: value for name, value in merged.items() if value not in UNSET}
+
+
+def _text(fields: GenerationFields, max_bytes: int) -> TextPrompt | IdsPrompt:
+    if field.is_given(fields.prompt_embeds):
+        raise TokenizeFailed(Reason.MULTIMODAL)
+    if field.is_given(fields.suffix):
+        raise TokenizeFailed(Reason.UNSUPPORTED)
+    return _completion(fields.prompt, max_bytes)
 
 
 def _completion(raw: Raw, max_bytes: int) -> TextPrompt | IdsPrompt:

@@ -105,7 +105,7 @@ class Driver:
     def __init__(self, protocol: asyncio.Protocol, requests: list[bytes], ending: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
-        self._requests = requests
+        self._requests = [pieces(data) for data in requests]
         self._ending = ending
         self._left = 0
         self._done = self._loop.create_future()
@@ -119,8 +119,7 @@ class Driver:
         await self._done
 
     def _next(self) -> None:
-        data = self._requests[self._left % len(self._requests)]
-        for piece in pieces(data):
+        for piece in self._requests[self._left % len(self._requests)]:
             self._protocol.data_received(piece)
 
     def _written(self, data: bytes) -> None:

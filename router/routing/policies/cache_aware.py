@@ -1,5 +1,6 @@
 """The default: the replica that gives the fleet its first tokens soonest."""
 
+import math
 from collections.abc import Collection, Sequence
 
 from router.replicas import ReplicaId
@@ -37,19 +38,23 @@ class CacheAware:
 
     def rank(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Decision:
         around = Surroundings.of(candidates)
-        predicted, costs = {}, {}
+        predicted, costs, lowest = {}, [], math.inf
         for c in candidates:
-            replica_id = c.replica_id
             ttft_ms, others_ms = cost_parts_ms(query, c, around)
-            predicted[replica_id], costs[replica_id] = ttft_ms, ttft_ms + others_ms
-        limit = EQUAL_WITHIN * min(costs.values())
-        equal = [i for i, cost in costs.items() if cost <= limit]
+            predicted[c.replica_id] = ttft_ms
+            costs.append((cost := ttft_ms + others_ms, c.replica_id))
+            if cost < lowest:
+                lowest = cost
+        limit = EQUAL_WITHIN * lowest
+        equal = [replica_id for cost, replica_id in costs if cost <= limit]
         if len(equal) > 1:
             crowds = _crowds(candidates, equal, around)
             equal = self._ring.order(query.ring_key, equal, query.moved_to)
             equal.sort(key=crowds.__getitem__)
-        dearer = sorted([(cost, i) for i, cost in costs.items() if cost > limit])
-        order = (*equal, *[replica_id for _, replica_id in dearer])
+        order = tuple(equal)
+        if len(order) < len(costs):
+            dearer = sorted([each for each in costs if each[0] > limit])
+            order += tuple([replica_id for _, replica_id in dearer])
         return Decision(order, _reason(query, candidates, order[0], around), predicted)
 
 
@@ -59,11 +64,14 @@ def _crowds(
     """By how much each has got more than its share of something: above 1, else 1."""
     busy = SHARE_BOUND * max(IDLE, around.busy)
     in_flight = CROWD_BOUND * around.in_flight + 1
-    return {
-        c.replica_id: max(1.0, c.busy / busy, c.in_flight / in_flight)
-        for c in candidates
-        if c.replica_id in wanted
-    }
+    crowds = {}
+    for c in candidates:
+        if c.replica_id in wanted:
+            most, there = c.busy / busy, c.in_flight / in_flight
+            if there > most:
+                most = there
+            crowds[c.replica_id] = most if most > 1.0 else 1.0
+    return crowds
 
 
 def _reason(
@@ -72,7 +80,10 @@ def _reason(
     most = around.most_hit_tokens
     if most == 0:
         return Reason.COLD
-    chosen = next(c for c in candidates if c.replica_id == chosen_id)
+    chosen = candidates[0]
+    for c in candidates:
+        if c.replica_id == chosen_id:
+            chosen = c
     if most - chosen.hit_tokens > EQUAL_HIT_SHARE * query.prompt_tokens:
         return Reason.LOAD
     return Reason.EXPECTED if chosen.expected_tokens > 0 else Reason.MATCH

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from router.tokens import Reason, TokenizeFailed
@@ -169,3 +170,8 @@ def test_truncation_keeps_the_end_unless_told_otherwise():
     assert unpack(Truncation(3, "right").slice_ids(ids)) == [1, 2, 3]
     assert unpack(Truncation(9).slice_ids(ids)) == [1, 2, 3, 4]
     assert Truncation(0).slice_ids(ids) == b""
+
+
+def test_a_body_of_which_something_was_passed_over_has_no_ids():
+    asked = msgspec.structs.replace(chat([user("Hi")]), is_skimmed=True)
+    assert reason_of(asked) is Reason.TOO_LARGE
