@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
@@ -96,7 +96,9 @@ class EdgeServer(web.Server):
         writer: AbstractStreamWriter,
         task: "asyncio.Task[None]",
     ) -> web.BaseRequest:
-        kind = LastRequest if self.is_closing else web.BaseRequest
+        # of what follows an Upgrade in the same read, aiohttp's parser loses the beginning
+        is_last = self.is_closing or hdrs.UPGRADE in message.headers
+        kind = LastRequest if is_last else web.BaseRequest
         return kind(
             message,
             payload,

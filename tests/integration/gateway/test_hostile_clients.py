@@ -165,6 +165,18 @@ async def test_an_upgrade_is_ignored(served, engine):
     assert "upgrade" not in sent
 
 
+@pytest.mark.parametrize("cut", [0, 3])
+async def test_nothing_that_follows_an_upgrade_is_read_as_a_request(served, engine, cut):
+    body = chat_body()
+    asked = HEAD + b"Content-Length: %d\r\n" % len(body)
+    first = asked + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n" + body
+    raw = await exchange(served, first + (asked + b"\r\n" + body)[cut:])
+    assert raw.count(b"HTTP/1.1 ") == 1
+    assert raw.startswith(b"HTTP/1.1 200 ")
+    assert b"\r\nConnection: close\r\n" in raw
+    assert len(engine.requests) == 1
+
+
 async def test_an_absolute_target_does_not_choose_where_it_goes(served, engine):
     body = chat_body()
     raw = await exchange(
