@@ -8,13 +8,19 @@ prompts that an engine computes in one step share what that step took.
 
 A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
 prior gives it, so that relative errors count alike for short and long prompts, and the prior never
-fades, so that few or one-sided samples stay near it. Formula: Bayesian linear regression with known
-noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b, with A − Λ and b − Λ θ₀ decayed.
+fades, so that few or one-sided samples stay near it, or near it times how much faster or slower
+the whole of it is seen to be. What is known of prompts of one size fades
+only by newer ones of about that size: hours of conversations, of which little is left to compute
+each time, say nothing of what a long prompt costs, and must not make it forgotten. Formula:
+Bayesian linear regression with known noise, A = Λ + Σ w x xᵀ, b = Λ θ₀ + Σ w x y, θ = A⁻¹ b; a
+sample takes DECAY off those of its own size class in A and b.
 """
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from statistics import median
 from typing import Final
 
@@ -76,10 +82,18 @@ class Sample(Struct, frozen=True, gc=False):
 
 
 PRIOR: Final = Ttft()
-DECAY: Final = 0.98
-"""A sample's weight after each later one: the last 50 or so count."""
+DECAY: Final = 0.96
+"""A sample's weight after each later one of its size: the last 25 or so of each size count."""
+SIZES: Final = 12
+"""Classes of uncached tokens: below 32, and then by doubling, up to 32,768 and more."""
+_SMALLEST_BITS: Final = 5
 PRIOR_WEIGHT: Final = 4e-4
-"""The prior's parameters are believed to a factor of ten, a sample to a fifth: (0.2 / 10)²."""
+"""How fast the prior is as a whole is believed to a factor of ten, a sample to a fifth:
+(0.2 / 10)²."""
+TOKEN_WEIGHT: Final = 0.25
+"""And what a token takes beside the rest, to two fifths: (0.2 / 0.4)². An engine that is slow at
+one thing is slow at the others. Where all prompts leave equally much to compute nothing else tells
+a token's time from what is fixed, and the next long prompt would be predicted by noise."""
 TOKENS_UNIT: Final = 1000.0
 PACE_SAMPLES: Final = 15
 """The same for a replica's factor: the last of its samples that count."""
@@ -96,44 +110,63 @@ queue that waits for memory says little about computing. A fleet that did slow d
 all the same, when most samples say so."""
 
 
-SIZE: Final = 4
+FEATURES: Final = 4
+_PER_TOKEN: Final = 1
+_UPPER: Final = [(row, column) for row in range(FEATURES) for column in range(row, FEATURES)]
+SUMS: Final = len(_UPPER) + FEATURES
+_NOTHING: Final = [0.0] * SUMS
 
 
 @dataclass(slots=True)
 class TtftModel:
-    """One fleet's regression. `observe` costs some 20 µs; `ttft` is the current estimate."""
+    """One fleet's regression. `observe` costs some 20 µs; `ttft` is the current estimate.
+
+    Sums are flat lists: the upper half of w x xᵀ row by row, then w x y.
+    """
 
     prior: Ttft = PRIOR
     ttft: Ttft = field(init=False)
     samples: int = 0
-    _a: list[list[float]] = field(default_factory=lambda: [[0.0] * SIZE for _ in range(SIZE)])
-    _b: list[float] = field(default_factory=lambda: [0.0] * SIZE)
+    _sums: list[float] = field(default_factory=lambda: [0.0] * SUMS)
+    _of_size: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ttft = self.prior
 
     def observe(self, sample: Sample) -> None:
         """A prompt was computed."""
-        x = _features(sample)
         weight = 1.0 / max(_predict(self.prior, sample), 1.0) ** 2
         if self.samples >= FIRST_SAMPLES:
             expected = SURPRISE * _predict(self.ttft, sample)
             weight *= min(1.0, expected / max(sample.service_ms, 1.0)) ** 2
-        for row, value in enumerate(x):
-            self._a[row] = [
-                DECAY * a + weight * value * other for a, other in zip(self._a[row], x, strict=True)
-            ]
-            self._b[row] = DECAY * self._b[row] + weight * value * sample.service_ms
+        x, y = _features(sample), sample.service_ms
+        products = [x[row] * x[column] for row, column in _UPPER]
+        products += [value * y for value in x]
+        size = _size_class(sample.uncached_tokens)
+        before = self._of_size.get(size, _NOTHING)
+        after = [
+            DECAY * old + weight * product for old, product in zip(before, products, strict=True)
+        ]
+        self._of_size[size] = after
+        self._sums = [
+            total + new - old for total, new, old in zip(self._sums, after, before, strict=True)
+        ]
         self.samples += 1
         self.ttft = self._solve()
 
     def _solve(self) -> Ttft:
+        a = [[0.0] * FEATURES for _ in range(FEATURES)]
+        for (row, column), total in zip(_UPPER, self._sums, strict=False):
+            a[row][column] = a[column][row] = total
+        b = self._sums[len(_UPPER) :]
         prior = _scaled(self.prior.values())
-        a, b = [row[:] for row in self._a], self._b[:]
+        scale = _scale(a, b, prior)
         for row, value in enumerate(prior):
-            ridge = PRIOR_WEIGHT / max(value, 1e-6) ** 2
+            # samples were weighed by the prior's times, so these are too, whatever the scale
+            belief = TOKEN_WEIGHT if row == _PER_TOKEN else PRIOR_WEIGHT
+            ridge = belief / max(value, 1e-6) ** 2
             a[row][row] += ridge
-            b[row] += ridge * value
+            b[row] += ridge * scale * value
         base, per_unit, running, per_hit_unit = _solve_positive(a, b)
         return Ttft(
             max(base, 0.0),
@@ -141,6 +174,18 @@ class TtftModel:
             max(running, 0.0),
             max(per_hit_unit / TOKENS_UNIT, 0.0),
         )
+
+
+def _scale(a: list[list[float]], b: list[float], prior: Sequence[float]) -> float:
+    """How many times slower than the prior all of it is: its own regression, one parameter."""
+    along = sum(value * sum(map(mul, row, prior)) for value, row in zip(prior, a, strict=True))
+    scale: float = (sum(map(mul, prior, b)) + PRIOR_WEIGHT) / (along + PRIOR_WEIGHT)
+    return max(scale, 1e-3)
+
+
+def _size_class(uncached_tokens: int) -> int:
+    bits = max(uncached_tokens, 0).bit_length()
+    return min(max(bits - _SMALLEST_BITS, 0), SIZES - 1)
 
 
 def _features(sample: Sample) -> tuple[float, float, float, float]:

@@ -115,6 +115,41 @@ def test_a_few_stalls_teach_nothing():
     assert model.ttft.predict_ms(2000, 0.0, 0) < 1.5 * before
 
 
+def next_turns(model, truth, rng, count):
+    """Conversations: little is left to compute, and always about equally much. The predictions
+    after each turn for a long prompt of which nothing is held, over the true one."""
+    found = []
+    for _ in range(count):
+        tokens, hits, running = rng.randrange(120, 170), rng.randrange(1200, 4500), rng.randrange(5)
+        took = truth.predict_ms(tokens, 0.0, running, hits) * rng.lognormvariate(0, 0.25)
+        model.observe(Sample(tokens, hits, running, took))
+        found.append(model.ttft.predict_ms(3400, 0.0, 0) / truth.predict_ms(3400, 0.0, 0))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hours_of_next_turns_do_not_make_it_forget_what_a_long_prompt_takes(seed):
+    model, rng, truth = TtftModel(), Random(seed), Ttft(25.0, 0.1, 1.0, 0.005)
+    for _ in range(40):
+        tokens = rng.randrange(200, 1500)
+        took = truth.predict_ms(tokens, 0.0, 0) * rng.lognormvariate(0, 0.25)
+        model.observe(Sample(tokens, 0, 0, took))
+    found = next_turns(model, truth, rng, 1500)
+    assert min(found) > 0.7
+    assert max(found) < 1.4
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "truth",
+    [Ttft(25.0, 0.1, 1.0, 0.005), Ttft(15.0, 0.02, 0.3, 0.001), Ttft(90.0, 1.8, 30.0, 0.01)],
+)
+def test_a_router_that_has_seen_next_turns_only_keeps_to_the_prior_for_long_prompts(truth, seed):
+    found = next_turns(TtftModel(), truth, Random(seed), 600)[10:]
+    assert min(found) > 0.3
+    assert max(found) < 4.0
+
+
 def noisy_fleet(speeds, rng, rounds, slow_by=1.0):
     """Two equal replicas; `slow_by`: what r2 takes longer than it should, these rounds."""
     truth = Ttft(30.0, 0.2, 0.0)
