@@ -6,8 +6,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from aiohttp import web
+
+AnEngine = TypeVar("AnEngine", bound="PlainEngine")
 
 
 @dataclass(slots=True)
@@ -34,7 +37,13 @@ class PlainEngine:
 
 @asynccontextmanager
 async def plain_engine(model: str = "m") -> AsyncIterator[PlainEngine]:
-    engine = PlainEngine(model)
+    async with listening(PlainEngine(model)) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def listening(engine: AnEngine) -> AsyncIterator[AnEngine]:
+    """The engine at its `url`."""
     app = web.Application(client_max_size=2**27)
     app.router.add_get("/health", engine.health)
     app.router.add_get("/v1/models", engine.models)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -14,7 +13,7 @@ from router.replicas import Pool
 from router.routing.hot import NothingHot
 from router.routing.ramp import Ramp
 from tests.support.builders import ManualClock, model_rows, replica
-from tests.support.engines import PlainEngine
+from tests.support.engines import PlainEngine, listening
 from tests.support.gateway import gateway
 from tests.support.processes import until
 
@@ -33,22 +32,10 @@ class Silent(PlainEngine):
         return web.json_response({"id": "x", "choices": []})
 
 
-@asynccontextmanager
-async def silent_engine(*, takes_ids=True):
+def silent_engine(*, takes_ids=True):
     engine = Silent()
     engine.takes_ids = takes_ids
-    app = web.Application()
-    app.router.add_get("/health", engine.health)
-    app.router.add_get("/v1/models", engine.models)
-    app.router.add_post("/v1/{tail:.*}", engine.complete)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        yield engine
-    finally:
-        await runner.cleanup()
+    return listening(engine)
 
 
 def serving(engine, **routing):

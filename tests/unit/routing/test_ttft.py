@@ -160,23 +160,22 @@ def noisy_fleet(speeds, rng, rounds, slow_by=1.0):
             speeds.observe(name, "m", Sample(tokens, 0, 0, took))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_replica_that_stalls_for_a_while_keeps_its_conversations(seed):
+def who_gets_a_turn_after(rounds, seed):
+    """r2 holds 100 tokens more of a conversation than r1, and took six times too long so often."""
     speeds, rng = Speeds(), Random(seed)
     noisy_fleet(speeds, rng, 40)
-    noisy_fleet(speeds, rng, 5, slow_by=6.0)
-    policy, query = POLICIES["cache-aware"](rng), RouteQuery(1000, "conversation")
+    noisy_fleet(speeds, rng, rounds, slow_by=6.0)
     holder = candidate("r2", ttft=speeds.of("r2", "m"), hit_tokens=800)
     other = candidate("r1", ttft=speeds.of("r1", "m"), hit_tokens=700)
-    assert policy.rank(query, [holder, other]).replicas[0] == "r2"
+    query = RouteQuery(1000, "conversation")
+    return POLICIES["cache-aware"](rng).rank(query, [holder, other]).replicas[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_replica_that_stalls_for_a_while_keeps_its_conversations(seed):
+    assert who_gets_a_turn_after(5, seed) == "r2"
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_replica_that_stays_slow_loses_them(seed):
-    speeds, rng = Speeds(), Random(seed)
-    noisy_fleet(speeds, rng, 40)
-    noisy_fleet(speeds, rng, 15, slow_by=6.0)
-    policy, query = POLICIES["cache-aware"](rng), RouteQuery(1000, "conversation")
-    holder = candidate("r2", ttft=speeds.of("r2", "m"), hit_tokens=800)
-    other = candidate("r1", ttft=speeds.of("r1", "m"), hit_tokens=700)
-    assert policy.rank(query, [holder, other]).replicas[0] == "r1"
+    assert who_gets_a_turn_after(15, seed) == "r1"
