@@ -78,19 +78,14 @@ def filled(value, data):
 
 @settings(max_examples=200, deadline=None)
 @given(value=VALUES, tail=st.text(alphabet='"\\a', max_size=5), ascii_only=st.booleans())
-def test_nothing_but_data_is_passed_over(monkeypatch_module, value, tail, ascii_only):
+def test_nothing_but_data_is_passed_over(value, tail, ascii_only):
     data = "data:" + "x" * 40 + tail
     body = json.dumps(filled(value, data), ensure_ascii=ascii_only).encode()
-    found = without_data(body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skim, "SKIM_BYTES", 0)
+        patch.setattr(skim, "LONG_BYTES", 20)
+        found = without_data(body)
     assert msgspec.json.decode(body if found is None else found) == filled(
         value, data if found is None else "data:"
     )
     assert (found is not None) == (b'"data:' in body)
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(skim, "SKIM_BYTES", 0)
-        patch.setattr(skim, "LONG_BYTES", 20)
-        yield patch
