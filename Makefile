@@ -115,6 +115,7 @@ bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, ma
 	$(BIN)/python -m tests.bench.gather build/bench.json build/bench-index.json build/bench-relay.json build/bench-tokens.json
 
 soak-index: $(READY) ## ten minutes of faults: what the index calls exact is what engines hold
+	$(BIN)/python -m tests.truth.imagined 200
 	$(BIN)/python -m tests.truth.soak 600
 
 bench-index: $(READY) ## hash, match, ingest and memory of the index

@@ -3,69 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Final
 
-from router.blocks import (
-    AllBlocksCleared,
-    BlockStored,
-    Event,
-    Frame,
-    MalformedFrame,
+from router.blocks import Frame
+from router.events.applying import FRAME_COST_BLOCKS, Applier
+from router.events.protocol import (
+    EventSource,
+    FramesLost,
+    Item,
+    LinkDown,
+    LinkUp,
+    NoReplay,
+    ReplayUnavailable,
 )
-from router.blocks.steps import EventReader
-from router.events.pieces import in_pieces
-from router.events.protocol import EventSource, Item, LinkDown, LinkUp, ReplayUnavailable
-from router.events.sequence import SequenceTracker, Verdict
+from router.events.sequence import Verdict
+from router.events.standing import Backoff, IngestCounters, Standing
 from router.events.trust import ReplicaTrust, Trust
 from router.index import PrefixIndex
 from router.replicas.replica import ReplicaId
 
-SLICE_BLOCKS: Final = 512
-"""Blocks applied before other tasks get a turn: about half a millisecond, and at times 2 ms, when
-the index puts its trays away."""
-
 NOT_FOLLOWED: Final = "not followed"
-_EVENT_COST_BLOCKS: Final = 8
-_FRAME_COST_BLOCKS: Final = 64  # receiving and decoding an almost empty frame takes as long
-
-
-@dataclass(slots=True)
-class IngestCounters:
-    """What has come from one publisher. All only grow."""
-
-    frames: int = 0
-    events: int = 0
-    unknown_events: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    lost_frames: int = 0
-    """Frames of gaps that no replay could fill."""
-    lost_tails: int = 0
-    """Times when the newest frames were missing, which no later frame had shown yet."""
-    restarts: int = 0
-    replays: int = 0
-    failed_replays: int = 0
-    link_losses: int = 0
-
-    def copy(self) -> IngestCounters:
-        """As they are now."""
-        return replace(self)
-
-
-@dataclass(slots=True)
-class Standing:
-    """How far a publisher has been followed.
-
-    `doubt`: why the index may be wrong about the past, until the cache is known to be empty.
-    `is_midway`: in the middle of a frame, when the index stands at no frame's end.
-    """
-
-    tracker: SequenceTracker = field(default_factory=SequenceTracker)
-    doubt: str = ""
-    is_midway: bool = False
-    slice_blocks: int = SLICE_BLOCKS
+REFUTED: Final = "what was known has been forgotten: real hits fell short of predictions"
+ANSWER_WITHIN_S: Final = 0.5
+"""Who does not say within so long whether frames are missing is not called exact meanwhile."""
 
 
 async def follow(
@@ -85,8 +47,8 @@ async def follow(
     empty index. Frames that come during a replay wait in the source, so none is missed between
     the two; those that the replay has brought already are dropped as duplicates.
     """
-    follower = _Follower(replica_id, source, index, trust, standing or Standing())
-    follower.counters = counters or follower.counters
+    standing, counters = standing or Standing(), counters or IngestCounters()
+    follower = _Follower(source, Applier(replica_id, index, standing, counters, trust))
     try:
         async with aclosing(source.frames()) as items:
             async for item in items:
@@ -96,100 +58,138 @@ async def follow(
         trust.set(Trust.BLIND, NOT_FOLLOWED)
 
 
+def refute(trust: ReplicaTrust, standing: Standing) -> None:
+    """Real hits have refuted what was known, and the index has been made to forget it.
+
+    Not exact before all of the past is known anew; it is asked for with the next frame, or in the
+    next silence.
+    """
+    standing.doubt_all(REFUTED, standing.tracker.expected, may_ask=trust.may_learn_anew)
+    trust.doubt(REFUTED)
+
+
 class _Follower:
     """The state of one `follow`.
 
     `_unproven`: why frames may be missing at this moment, until the next number proves otherwise.
+    `_is_hopeless`: asking again will not bring them. `_answers`: on this connection the publisher
+    has answered a replay.
     """
 
-    def __init__(
-        self,
-        replica_id: ReplicaId,
-        source: EventSource,
-        index: PrefixIndex,
-        trust: ReplicaTrust,
-        standing: Standing,
-    ) -> None:
-        self._replica_id = replica_id
+    def __init__(self, source: EventSource, applier: Applier) -> None:
         self._source = source
-        self._index = index
-        self._trust = trust
-        self.counters = IngestCounters()
-        self._standing = standing
-        self._tracker = standing.tracker
-        self._spent = 0
+        self._applier, self._trust = applier, applier.trust
+        self._standing, self._counters = applier.standing, applier.counters
+        self._tracker = applier.standing.tracker
+        self._loop = asyncio.get_running_loop()
+        self._backoff = Backoff()
         self._unproven = ""
+        self._is_hopeless = False
+        self._answers = False
 
     async def take(self, item: Item) -> None:
+        if isinstance(item, LinkDown):
+            self._counters.link_losses += 1
+            self._trust.set(Trust.BLIND, item.reason)
+            return
+        if isinstance(item, LinkUp):
+            self._backoff.answered()
+            self._answers = False
+            await self._catch_up()
+        elif self._standing.must_relearn and self._is_due:
+            await self._relearn()
+        elif not isinstance(item, Frame):
+            await self._verify()
         if isinstance(item, Frame):
             await self._take_frame(item)
-        elif isinstance(item, LinkUp):
-            await self._catch_up()
-            self._show()
-        elif isinstance(item, LinkDown):
-            self.counters.link_losses += 1
-            self._trust.set(Trust.BLIND, item.reason)
-        elif not self._unproven:
-            await self._verify()
-            self._show()
-
-    async def _verify(self) -> None:
-        """Ask whether the last frame taken is the newest. Who can't be asked is believed."""
-        before = self._tracker.expected
-        with suppress(ReplayUnavailable):
-            if not await self._resume_if_begun():
-                await self._begin()
-        self.counters.lost_tails += self._tracker.expected != before
+        self._show()
 
     async def _take_frame(self, frame: Frame) -> None:
         verdict = self._tracker.observe(frame.seq, frame.payload)
         if verdict is Verdict.RESTART:
-            verdict = await self._restart(frame)
+            self._counters.restarts += 1
+            self._begin_epoch()
+            await self._catch_up()
+            verdict = self._tracker.observe(frame.seq, frame.payload)
         elif verdict is Verdict.GAP:
-            self.counters.gaps += 1
+            self._counters.gaps += 1
             await self._catch_up()
             verdict = self._tracker.observe(frame.seq, frame.payload)
         if verdict is Verdict.GAP:
-            verdict = self._lose_until(frame)
+            self._lose_until(frame.seq, self._unproven or "the replay did not bring them")
+            self._standing.must_relearn = not self._is_hopeless
+            verdict = self._tracker.observe(frame.seq, frame.payload)
         if verdict is Verdict.NEXT:
             await self._apply(frame)
         else:
-            self.counters.duplicates += 1
-            await self._pace(_FRAME_COST_BLOCKS)
-        self._show()
+            self._counters.duplicates += 1
+            await self._applier.pace(FRAME_COST_BLOCKS)
 
-    async def _restart(self, frame: Frame) -> Verdict:
-        self.counters.restarts += 1
-        self._begin_epoch()
-        if frame.seq > 0:
-            await self._catch_up()
-        return self._tracker.observe(frame.seq, frame.payload)
-
-    def _lose_until(self, frame: Frame) -> Verdict:
+    def _lose_until(self, seq: int, why: str) -> None:
         """No replay has filled the gap: what we know may be gone, so it goes."""
         first = self._tracker.expected
-        self.counters.lost_frames += frame.seq - first
-        why = self._unproven or "the replay did not bring them"
-        self._forget()
-        self._tracker.skip_to(frame.seq)
-        self._standing.doubt = f"frames {first} to {frame.seq - 1} are lost: {why}"
-        return self._tracker.observe(frame.seq, frame.payload)
+        self._counters.lost_frames += seq - first
+        self._applier.forget()
+        self._tracker.skip_to(seq)
+        doubt = f"frames {first} to {seq - 1} are lost: {why}"
+        self._standing.doubt_all(doubt, seq, may_ask=False)
 
     async def _catch_up(self) -> None:
         """Learn what was published and missed: all of it, or since the last frame taken."""
-        self.counters.replays += 1
+        self._counters.replays += 1
         self._trust.set(Trust.CATCHING_UP, f"replay from frame {self._tracker.last or 0}")
-        self._unproven = ""
-        try:
-            if not await self._resume_if_begun():
-                await self._begin()
-        except ReplayUnavailable as exc:
-            self.counters.failed_replays += 1
-            self._unproven = str(exc)
+        await self._ask_what_is_missing()
 
-    async def _resume_if_begun(self) -> bool:
+    async def _verify(self) -> None:
+        """Ask whether the last frame taken is the newest. Who can't be asked is believed."""
+        if self._unproven:
+            if self._is_hopeless or not self._is_due:
+                return
+        elif not self._answers:
+            return
+        before = self._tracker.expected
+        slow = self._loop.call_later(
+            ANSWER_WITHIN_S, self._trust.set, Trust.CATCHING_UP, "asked whether frames are missing"
+        )
+        try:
+            await self._ask_what_is_missing()
+        finally:
+            slow.cancel()
+        self._counters.lost_tails += self._tracker.expected != before
+
+    async def _relearn(self) -> None:
+        """Ask for all of the past once more: some of it was lost, or what we knew was refuted."""
+        self._counters.replays += 1
+        self._trust.set(Trust.CATCHING_UP, "replay from frame 0")
+        before = self._tracker.position
+        if await self._hears(self._begin(is_same_life=True)):
+            self._trust.learned_anew()
+        is_other_life = before is not None and not self._tracker.has_taken(*before)
+        if is_other_life and not self._unproven:
+            self._trust.begin_epoch()
+
+    async def _ask_what_is_missing(self) -> None:
+        await self._hears(self._resume_or_begin())
+
+    async def _hears(self, replay: Awaitable[None]) -> bool:
+        """Is a replay heard to its end? Else remember why not, and whether to try again."""
+        self._unproven, self._is_hopeless = "", False
+        try:
+            await replay
+        except ReplayUnavailable as exc:
+            self._counters.failed_replays += 1
+            self._unproven = str(exc)
+            self._is_hopeless = isinstance(exc, NoReplay)
+            self._backoff.failed(self._loop.time())
+            return False
+        self._answers = True
+        self._backoff.answered()
+        return True
+
+    async def _resume_or_begin(self) -> None:
         last = self._tracker.last
-        return last is not None and await self._resume(last)
+        if last is None or not await self._resume(last):
+            await self._begin()
 
     async def _resume(self, last: int) -> bool:
         """Go on after the last frame taken. False: it is not there, so this is another epoch.
@@ -199,74 +199,70 @@ class _Follower:
         that what we know still holds.
         """
         is_same_epoch = False
-        async with aclosing(self._source.replay(last)) as frames:
+        async with aclosing(self._past(last)) as frames:
             async for frame in frames:
                 verdict = self._tracker.observe(frame.seq, frame.payload)
                 if not is_same_epoch and verdict is not Verdict.DUPLICATE:
                     return False
                 is_same_epoch = True
                 if verdict is Verdict.NEXT:
+                    self._trust.set(Trust.CATCHING_UP, f"replay from frame {last}")
                     await self._apply(frame)
         return is_same_epoch
 
-    async def _begin(self) -> None:
-        """Learn a publisher's whole life, or as much as it still has."""
-        self._begin_epoch()
-        async with aclosing(self._source.replay(0)) as frames:
+    async def _begin(self, *, is_same_life: bool = False) -> None:
+        """Learn a publisher's whole life, or as much as it still has.
+
+        `is_same_life`: what is known stays until the publisher has answered with more than that.
+        """
+        has_begun = not is_same_life
+        if has_begun:
+            self._begin_epoch()
+        async with aclosing(self._past(0)) as frames:
             async for frame in frames:
-                if self._tracker.last is None and frame.seq > 0:
+                if not has_begun:
+                    if frame.seq and frame.seq >= self._standing.known_from:
+                        return
+                    self._start_over()
+                    has_begun = True
+                if self._tracker.last is None and frame.seq > self._tracker.expected:
                     self._tracker.skip_to(frame.seq)
-                    self._standing.doubt = f"history before frame {frame.seq} is unknown"
+                    doubt = f"history before frame {frame.seq} is unknown"
+                    self._standing.doubt_all(doubt, frame.seq, may_ask=False)
                 if self._tracker.observe(frame.seq, frame.payload) is Verdict.NEXT:
                     await self._apply(frame)
+        if not has_begun:
+            self._begin_epoch()
+
+    async def _past(self, since: int) -> AsyncGenerator[Frame, None]:
+        """What the publisher still has from `since` on; a hole in it costs what was known."""
+        start: int | None = since
+        while start is not None:
+            try:
+                async with aclosing(self._source.replay(start)) as frames:
+                    start = None
+                    async for frame in frames:
+                        yield frame
+            except FramesLost as exc:
+                start = exc.goes_on_at
+                self._lose_until(start, "the publisher no longer has them")
 
     def _begin_epoch(self) -> None:
         if self._trust.epoch == 0 or self._tracker.last is not None:
             self._trust.begin_epoch()
-        self._forget()
-        self._tracker.restart()
-        self._standing.doubt = ""
-        self._unproven = ""
+        self._start_over()
 
-    def _forget(self) -> None:
-        self._index.clear(self._replica_id)
-        self._trust.note_forgotten()
+    def _start_over(self) -> None:
+        self._applier.clear()
+        self._tracker.restart()
 
     async def _apply(self, frame: Frame) -> None:
         self._unproven = ""
-        self._standing.is_midway = True
-        self.counters.frames += 1
-        reader = EventReader(frame.payload)
-        await self._pace(_FRAME_COST_BLOCKS)
-        for event in in_pieces(reader):
-            if event is None:
-                await asyncio.sleep(0)
-                continue
-            self.counters.events += 1
-            try:
-                cost = self._apply_event(event)
-            except (TypeError, ValueError, LookupError, AttributeError) as exc:
-                raise MalformedFrame(f"frame {frame.seq}: a field of a wrong type: {exc}") from exc
-            await self._pace(cost)
-        self.counters.unknown_events += reader.unknown_events
-        self._standing.is_midway = False
+        await self._applier.apply(frame)
 
-    def _apply_event(self, event: Event) -> int:
-        if isinstance(event, AllBlocksCleared):
-            self._forget()
-            self._standing.doubt = ""  # whatever happened before, the cache is empty now
-            return 1
-        if isinstance(event, BlockStored):
-            self._index.store(self._replica_id, event)
-        else:
-            self._index.remove(self._replica_id, event)
-        return _EVENT_COST_BLOCKS + len(event.block_hashes)
-
-    async def _pace(self, blocks: int) -> None:
-        self._spent += blocks
-        if self._spent >= self._standing.slice_blocks:
-            self._spent = 0
-            await asyncio.sleep(0)
+    @property
+    def _is_due(self) -> bool:
+        return self._backoff.is_due(self._loop.time())
 
     def _show(self) -> None:
         reason = self._unproven or self._standing.doubt

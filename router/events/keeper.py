@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from router.blocks import BlockHash
 from router.events.history import CacheShape, IndexOfGuesses, RoutedHistory
-from router.events.ingest import NOT_FOLLOWED, SLICE_BLOCKS, IngestCounters, Standing, follow
+from router.events.ingest import NOT_FOLLOWED, follow, refute
 from router.events.snapshot import IndexWithDumps, ReplicaSnapshot
 from router.events.sources import Sources
+from router.events.standing import SLICE_BLOCKS, IngestCounters, Standing
 from router.events.trust import NOT_ASKED, ReplicaTrust, Trust, TrustChange
 from router.replicas import Member, Replica
 
@@ -90,12 +92,14 @@ class Keeper:
     """Replica → blocks that came from such a snapshot."""
     slice_blocks: int = SLICE_BLOCKS
     """Blocks applied before other tasks get a turn."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds. By it the age of a prediction is told."""
     _watched: dict[str, Watched] = field(default_factory=dict)
 
     def of(self, replica_id: str) -> Watched:
         """A replica's state; a new replica is BLIND."""
         if replica_id not in self._watched:
-            trust = ReplicaTrust(replica_id, on_change=self._trust_changed)
+            trust = ReplicaTrust(replica_id, on_change=self._trust_changed, clock=self.clock)
             self._watched[replica_id] = Watched(trust)
         return self._watched[replica_id]
 
@@ -147,12 +151,14 @@ class Keeper:
     def observe_hit(
         self, replica_id: str, predicted_tokens: int, hit_tokens: int, age_s: float
     ) -> None:
-        """Compare a prediction with what the engine reported; too many misses clear the index."""
+        """Compare a prediction with what the engine reported; too many misses clear the index,
+        and the past is asked for anew."""
         size = min(self.index.block_sizes(replica_id), default=0)
-        if size and self.of(replica_id).trust.observe_hit(
-            predicted_tokens // size, hit_tokens // size, age_s
-        ):
+        watched = self.of(replica_id)
+        if size and watched.trust.observe_hit(predicted_tokens // size, hit_tokens // size, age_s):
             self.index.clear(replica_id)
+            if watched.standing is not None:
+                refute(watched.trust, watched.standing)
 
     def _trust_changed(self, change: TrustChange) -> None:
         why = f", {change.reason}" if change.reason else ""
@@ -191,7 +197,8 @@ class Keeper:
         else:
             return None
         held = self.index.dump(replica_id)
-        return ReplicaSnapshot(replica_id, *position, held, standing.doubt)
+        where = standing.known_from, standing.must_relearn
+        return ReplicaSnapshot(replica_id, *position, held, standing.doubt, *where)
 
     def _begin(self, replica_id: str, trust: ReplicaTrust) -> Standing:
         """From what another router, or an earlier one, knew; else from nothing."""
@@ -200,7 +207,7 @@ class Keeper:
         if seed is not None:
             self.index.load(replica_id, seed.held)
             standing.tracker.stand_at(seed.seq, seed.digest)
-            standing.doubt = seed.doubt
+            standing.doubt_all(seed.doubt, seed.known_from, may_ask=seed.must_relearn)
             trust.begin_epoch()
             self.restored[replica_id] = seed.held.blocks
         return standing

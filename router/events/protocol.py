@@ -31,6 +31,18 @@ class ReplayUnavailable(Exception):
     """The past can't be had: no replay endpoint, no answer in time, or frames lost for good."""
 
 
+class NoReplay(ReplayUnavailable):
+    """There is nobody to ask, now or later."""
+
+
+class FramesLost(ReplayUnavailable):
+    """The publisher itself no longer has a frame, and has later ones, from `goes_on_at` on."""
+
+    def __init__(self, what: str, goes_on_at: int) -> None:
+        super().__init__(what)
+        self.goes_on_at = goes_on_at
+
+
 class EventSource(Protocol):
     """One publisher's frames."""
 

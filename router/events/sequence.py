@@ -58,6 +58,11 @@ class SequenceTracker:
         last = self.last
         return None if last is None else (last, self._digests[last % _REMEMBERED])
 
+    def has_taken(self, seq: int, digest: int) -> bool:
+        """Was this frame among the last ones taken?"""
+        is_known = self._oldest <= seq < self.expected
+        return is_known and self._digests[seq % _REMEMBERED] == digest
+
     def stand_at(self, seq: int, digest: int) -> None:
         """As if all frames up to `seq`, and no others, had been taken."""
         self._digests = array("Q", bytes(8 * _REMEMBERED))

@@ -41,7 +41,8 @@ class IndexWithDumps(PrefixIndex, Protocol):
 class ReplicaSnapshot(msgspec.Struct, frozen=True):
     """What one replica held after frame `seq`; `digest`: XXH3-64 of that frame's payload.
 
-    `doubt`: what its router did not know of the past.
+    `doubt`: what its router did not know of the past, `known_from` and `must_relearn`: see
+    `Standing`.
     """
 
     replica_id: ReplicaId
@@ -49,6 +50,8 @@ class ReplicaSnapshot(msgspec.Struct, frozen=True):
     digest: int
     held: HoldingsDump
     doubt: str = ""
+    known_from: int = 0
+    must_relearn: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -44,16 +44,23 @@ class ReplicaTrust:
 
     A hit counts against it when less than half of the predicted blocks were reused, and for it
     otherwise. `patience` contradictions (net) turn EXACT into DEGRADED; EXACT is back when as
-    many hits have agreed. A single hit that was missed altogether does so until the next frame,
-    which tells of a reset if there was one. That finds caches which were reset or lost without an
-    event: an idle vLLM announces a reset only with its next step. What was predicted before the
-    events themselves made the index forget (`note_forgotten`) says nothing of what it holds now.
+    many hits have agreed, or when what they spoke of is known anew from the events. A single hit
+    that was missed altogether does so until the next frame, which tells of a reset if there was
+    one. That finds caches which were reset or lost without an event: an idle vLLM announces a
+    reset only with its next step. What was predicted before the index forgot (`note_forgotten`)
+    says nothing of what it holds now.
     """
 
     def __init__(
-        self, replica_id: ReplicaId, *, patience: int = 3, on_change: OnChange | None = None
+        self,
+        replica_id: ReplicaId,
+        *,
+        patience: int = 3,
+        on_change: OnChange | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.replica_id = replica_id
+        self._clock = clock
         self.epoch = 0
         self._patience = patience
         self._on_change = on_change
@@ -62,6 +69,8 @@ class ReplicaTrust:
         self._is_contradicted = False
         self._is_suspected = False
         self._accusation = ""
+        self._was_relearned = False
+        self._agreed = 0
         self._forgotten_at = -math.inf
         self._shown = self._current()
 
@@ -81,6 +90,11 @@ class ReplicaTrust:
         self._is_suspected = False
         self._show()
 
+    def doubt(self, reason: str) -> None:
+        """Whatever the events have said until now, something else speaks against it."""
+        if self._by_events[0] is Trust.EXACT:
+            self.set(Trust.DEGRADED, reason)
+
     def begin_epoch(self) -> None:
         """A publisher's new life: old contradictions don't count."""
         self.epoch += 1
@@ -88,11 +102,25 @@ class ReplicaTrust:
         self._is_contradicted = False
         self._is_suspected = False
         self._accusation = ""
+        self._was_relearned = False
         self._show()
 
     def note_forgotten(self) -> None:
         """Its events, or whoever reset its cache, say that nothing known of it holds any more."""
-        self._forgotten_at = time.monotonic()
+        self._contradictions = 0
+        self._is_contradicted = False
+        self._is_suspected = False
+        self._forgotten_at = self._clock()
+
+    def learned_anew(self) -> None:
+        """All of its past has been applied once more, as its publisher replays it."""
+        self._was_relearned = True
+        self._agreed = 0
+
+    @property
+    def may_learn_anew(self) -> bool:
+        """Is a replay worth asking for? Not if hits have refuted the last one."""
+        return not self._was_relearned or self._agreed >= self._patience
 
     def accuse(self, mistake: str) -> None:
         """A self-test has found something wrong (empty: nothing). Holds for this epoch."""
@@ -104,18 +132,22 @@ class ReplicaTrust:
 
         True at the moment when EXACT is lost: the caller should then clear the replica's blocks.
         """
-        if predicted_blocks <= 0 or time.monotonic() - age_s <= self._forgotten_at:
+        if predicted_blocks <= 0 or self._clock() - age_s <= self._forgotten_at:
             return False
         self._is_suspected = hit_blocks <= 0
         was_contradicted = self._is_contradicted
         step = 1 if 2 * hit_blocks < predicted_blocks else -1
+        self._agreed += step < 0
         self._contradictions = min(max(self._contradictions + step, 0), self._patience)
         if self._contradictions == self._patience:
             self._is_contradicted = True
         elif self._contradictions == 0:
             self._is_contradicted = False
+        is_refuted = self._is_contradicted and not was_contradicted
+        if is_refuted:
+            self._forgotten_at = self._clock()
         self._show()
-        return self._is_contradicted and not was_contradicted
+        return is_refuted
 
     def _current(self) -> tuple[Trust, str]:
         if self._by_events[0] is Trust.EXACT and self._accusation:

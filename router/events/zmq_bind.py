@@ -11,7 +11,7 @@ import zmq.asyncio
 
 from router.blocks import Frame
 from router.blocks.wire import decode_frame
-from router.events.protocol import Item, LinkUp, ReplayUnavailable
+from router.events.protocol import Item, LinkUp, NoReplay
 
 
 class ZmqBind:
@@ -106,4 +106,4 @@ class BoundTopic:
         nothing: tuple[Frame, ...] = ()
         for frame in nothing:
             yield frame
-        raise ReplayUnavailable("engines that dial us cannot be asked")
+        raise NoReplay("engines that dial us cannot be asked")

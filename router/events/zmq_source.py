@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import zmq
@@ -14,8 +15,8 @@ from zmq.utils.monitor import parse_monitor_message
 
 from router.blocks import Frame
 from router.blocks.wire import decode_frame, decode_replay, encode_replay_request
-from router.events.protocol import Item, LinkDown, LinkUp, Quiet, ReplayUnavailable
-from router.events.replay import ReplayRounds
+from router.events.protocol import Item, LinkDown, LinkUp, NoReplay, Quiet, ReplayUnavailable
+from router.events.replay import in_rounds
 
 _UP: Final = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _DOWN: Final = {
@@ -84,22 +85,12 @@ class ZmqDial:
     async def replay(self, since: int) -> AsyncGenerator[Frame, None]:
         """See `EventSource`."""
         if self._replay_url is None:
-            raise ReplayUnavailable("no replay endpoint")
-        rounds = ReplayRounds(since)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._times.replay_s
-        goes_on = True
-        while goes_on:
-            is_hole = False
-            async with aclosing(self._ask(self._replay_url, rounds.wanted, deadline)) as frames:
-                async for frame in frames:
-                    if is_hole := rounds.is_hole(frame.seq):
-                        break
-                    if rounds.is_news(frame.seq):
-                        yield frame
-            goes_on = rounds.end_round(at_hole=is_hole)
-            if goes_on and rounds.is_stuck:
-                raise ReplayUnavailable(f"frame {rounds.wanted} is lost")
+            raise NoReplay("no replay endpoint")
+        deadline = asyncio.get_running_loop().time() + self._times.replay_s
+        ask = partial(self._ask, self._replay_url, deadline)
+        async with aclosing(in_rounds(ask, since)) as frames:
+            async for frame in frames:
+                yield frame
 
     async def _one_connection(self) -> AsyncGenerator[Item, None]:
         with self._connected() as (subscriber, monitor):
@@ -121,19 +112,32 @@ class ZmqDial:
                     async for item in _read_frames(subscriber):
                         yield item
 
-    async def _ask(self, url: str, since: int, deadline: float) -> AsyncGenerator[Frame, None]:
+    async def _ask(self, url: str, deadline: float, since: int) -> AsyncGenerator[Frame, None]:
         """One answer of the replay endpoint, up to its end marker."""
-        loop = asyncio.get_running_loop()
-        with self._dealer(url) as dealer:
+        with self._dealer(url) as (dealer, monitor):
+            poller = zmq.asyncio.Poller()
+            poller.register(dealer, zmq.POLLIN)
+            poller.register(monitor, zmq.POLLIN)
             await dealer.send_multipart(encode_replay_request(since))
             while True:
-                wait_s = min(self._times.reply_s, deadline - loop.time())
-                if wait_s <= 0 or not await dealer.poll(int(wait_s * 1000)):
-                    raise ReplayUnavailable(f"no answer from {url} within {max(wait_s, 0):.1f} s")
-                frame = decode_replay(await dealer.recv_multipart())
-                if frame is None:
-                    return
-                yield frame
+                await self._await_answer(poller, dealer, url, deadline)
+                while (parts := await _read_parts(dealer)) is not None:
+                    frame = decode_replay(parts)
+                    if frame is None:
+                        return
+                    yield frame
+
+    async def _await_answer(
+        self, poller: zmq.asyncio.Poller, dealer: zmq.asyncio.Socket, url: str, deadline: float
+    ) -> None:
+        """Until there is something to read. ReplayUnavailable: in time, or ever: the request went
+        down with the connection, and a new one would not repeat it."""
+        wait_s = min(self._times.reply_s, deadline - asyncio.get_running_loop().time())
+        ready = dict(await poller.poll(_ms(wait_s))) if wait_s > 0 else {}
+        if not ready:
+            raise ReplayUnavailable(f"no answer from {url} within {max(wait_s, 0):.1f} s")
+        if dealer not in ready:
+            raise ReplayUnavailable(f"{url} went away before it had answered")
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]]:
@@ -150,13 +154,17 @@ class ZmqDial:
             subscriber.close(linger=0)
 
     @contextmanager
-    def _dealer(self, url: str) -> Iterator[zmq.asyncio.Socket]:
+    def _dealer(self, url: str) -> Iterator[tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]]:
+        """And what says that its connection is lost. While there is none ZeroMQ tries again."""
         dealer = self._context.socket(zmq.DEALER)
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         try:
             dealer.setsockopt(zmq.RCVHWM, 0)
             _connect(dealer, url)
-            yield dealer
+            yield dealer, monitor
         finally:
+            dealer.disable_monitor()
+            monitor.close(linger=0)
             dealer.close(linger=0)
 
     def _set_options(self, subscriber: zmq.asyncio.Socket) -> None:
@@ -187,8 +195,14 @@ async def _read_frames(subscriber: zmq.asyncio.Socket) -> AsyncGenerator[Item, N
 
 
 async def _read_frame(subscriber: zmq.asyncio.Socket) -> Frame | None:
+    parts = await _read_parts(subscriber)
+    return None if parts is None else decode_frame(parts)
+
+
+async def _read_parts(socket: zmq.asyncio.Socket) -> list[bytes] | None:
+    """A message that has come; None: there is none."""
     try:
-        return decode_frame(await subscriber.recv_multipart(zmq.NOBLOCK))
+        return await socket.recv_multipart(zmq.NOBLOCK)
     except zmq.Again:
         return None
 

@@ -24,7 +24,7 @@ from router.blocks import (
     prefix_seed,
 )
 from router.blocks.wire import decode_replay_request, encode_frame, encode_replay
-from router.events import Item, ReplayUnavailable
+from router.events import Item, NoReplay
 
 BLOCK_SIZE = 4
 CLEARED = AllBlocksCleared()
@@ -99,7 +99,7 @@ class ScriptedSource:
     async def replay(self, since: int) -> AsyncGenerator[Frame, None]:
         self.asked.append(since)
         if self.past is None:
-            raise ReplayUnavailable("no replay endpoint")
+            raise NoReplay("no replay endpoint")
         for item in self.past:
             if item.seq >= since:
                 yield item

@@ -1,8 +1,13 @@
 """Does the index tell the truth? Embedded engines under random load with faulty event streams.
 
 In rounds: faults are drawn, requests run against them, engines restart or reset their caches; then
-the load pauses, and an index that calls itself EXACT is compared with the engine's real cache,
-block by block, first with the faults still on, then healed.
+the load pauses. All the time an index that calls itself EXACT is compared with what the engine's
+cache held after the frame at which its follower stands; when the load pauses, with the engine's
+real cache, block by block, first with the faults still on, then healed.
+
+What nobody can know is no lie, and counted as `untold`: an engine's newest frames that were lost on
+the way *and* are missing in its replay buffer. Even then just what the frame before them left must
+be known, and a later frame, whose number shows the hole, must cost EXACT.
 """
 
 from __future__ import annotations
@@ -19,18 +24,23 @@ import aiohttp
 import zmq.asyncio
 
 from router.blocks import as_tokens, hash_blocks, prefix_seed
-from router.events import DialTimes, IngestCounters, ReplicaTrust, Trust, ZmqDial, follow
+from router.events.keeper import Keeper
 from router.index import MemoryIndex
-from workers.engine import EngineOptions, RunningEngine, run_engine
+from router.replicas import Member, Replica
+from router.replicas.breaker import Breaker
+from tests.support.truth_subject import Recorder, Sources, Subject
+from workers.engine import EngineOptions, run_engine
 from workers.engine.faults import EventFaults, Faults
 
 BLOCK_SIZE: Final = 16
-TIMES: Final = DialTimes(quiet_s=0.3, retry_min_s=0.05, retry_max_s=0.2)
 MOST_DELAY_MS: Final = 50
-SETTLE_S: Final = 1.5
-"""Longest time in which an idle engine's lost frames may go unnoticed, and be replayed."""
+SETTLE_STEPS: Final = 15
+SETTLE_STEP_S: Final = 0.1
+"""Longest time in which an idle engine's lost frames may go unnoticed, and be replayed: in steps,
+so that a moment in which the machine gave us nothing counts once."""
 
 BACK_WITHIN_S: Final = 5.0
+LOOK_EVERY_S: Final = 0.02
 ROUND_S: Final = 2.0
 THINK_S: Final = (0.06, 0.15)
 ENGINE: Final = EngineOptions(num_blocks=240, max_num_seqs=8, speed_up=20.0)
@@ -45,13 +55,20 @@ class Findings:
     predicted: int = 0
     """Requests to replicas that were EXACT before and after."""
     right: int = 0
+    looks: int = 0
+    """Comparisons with what the engine held after the frame at which the follower stands."""
     comparisons: int = 0
+    """Comparisons with the engine's real cache."""
     lies: list[str] = field(default_factory=list)
     """EXACT, and yet unlike the engine's cache."""
     late: list[str] = field(default_factory=list)
+    untold: int = 0
+    """Comparisons of what nobody could know."""
     slowest_return_s: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    logs: list[list[str]] = field(default_factory=list)
+    """What went before each lie, and before each late return."""
 
     @property
     def right_share(self) -> float:
@@ -59,30 +76,6 @@ class Findings:
 
     def count(self, fault: str) -> None:
         self.faults[fault] = self.faults.get(fault, 0) + 1
-
-
-@dataclass(slots=True)
-class Subject:
-    """One engine and what is believed of it."""
-
-    name: str
-    engine: RunningEngine
-    index: MemoryIndex
-    trust: ReplicaTrust
-    counters: IngestCounters = field(default_factory=IngestCounters)
-    replay_lies: bool = False
-    pending: int = 0
-
-    def differs(self) -> str:
-        """Empty if the index holds just what the engine's cache holds."""
-        real, known = set(self.engine.cached()), self.index.blocks_of(self.name)
-        if real == known:
-            return ""
-        return f"{self.name}: {len(real - known)} unknown, {len(known - real)} gone"
-
-    @property
-    def is_exact(self) -> bool:
-        return self.trust.trust is Trust.EXACT
 
 
 class Trial:
@@ -100,9 +93,14 @@ class Trial:
     async def run(self, seconds: float) -> Findings:
         """Rounds until the time is over; the last one is finished."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            await asyncio.gather(*(self._round(subject) for subject in self.subjects))
-            self.findings.rounds += 1
+        looking = asyncio.create_task(self._look_on())
+        try:
+            while time.monotonic() < end:
+                await asyncio.gather(*(self._round(subject) for subject in self.subjects))
+                self.findings.rounds += 1
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
         return self.findings
 
     async def _round(self, subject: Subject) -> None:
@@ -112,41 +110,43 @@ class Trial:
         await self._shock(subject)
         await asyncio.gather(*clients)
         await self._ask(subject, self._prompt(8))  # an idle engine does not tell of its reset
-        await asyncio.sleep(SETTLE_S)
+        for _ in range(SETTLE_STEPS):
+            await asyncio.sleep(SETTLE_STEP_S)
         self._compare(subject, "with faults")
         subject.engine.set_faults(Faults())
+        subject.record.note("healed")
         await self._ask(subject, self._prompt(9))
         await self._return_to_exact(subject)
 
     def _break(self, subject: Subject) -> None:
         rng = self._rng
-        lies = rng.random() < 0.1
-        subject.replay_lies = subject.replay_lies or lies
         events = EventFaults(
             lose=rng.choice([0.0, 0.01, 0.05]),
-            lose_from_replay=lies,
+            lose_from_replay=rng.random() < 0.1,
             duplicate=rng.choice([0.0, 0.05]),
             reorder=rng.choice([0.0, 0.05]),
             delay_ms=rng.choice([0.0, 0.0, rng.uniform(0, MOST_DELAY_MS)]),
         )
         subject.engine.set_faults(Faults(events=events))
+        subject.record.note(f"{events}")
 
     async def _shock(self, subject: Subject) -> None:
         draw = self._rng.random()
         if draw < 0.25:
             self.findings.count("restart")
             await subject.engine.restart(down_s=self._rng.choice([0.0, 0.1, 0.4]))
-            events = subject.engine.engine.faults.current.events
-            subject.replay_lies = events.lose_from_replay
         elif draw < 0.5:
-            frames = subject.counters.frames
+            frames = subject.watched.counters.frames
             async with self._http.post(f"{subject.engine.url}/reset_prefix_cache") as reply:
                 was_reset = (await reply.json())["success"]
             # as if the router had made it; if a frame was faster than the reply, it told of the
             # reset, and of blocks that have been stored since
-            if was_reset and draw < 0.4 and subject.counters.frames == frames:
+            subject.record.note(f"reset: {was_reset}")
+            if was_reset and draw < 0.4 and subject.watched.counters.frames == frames:
+                subject.told = subject.record.life, len(subject.record.life)
                 subject.index.clear(subject.name)
-                subject.trust.note_forgotten()
+                subject.watched.trust.note_forgotten()
+                subject.record.note("the router made it")
             self.findings.count(f"reset {was_reset}")
         else:
             self.findings.count("no shock")
@@ -166,7 +166,8 @@ class Trial:
         salt = self._rng.choice([None, None, "tenant"])
         seed = prefix_seed(salt)
         prefix = hash_blocks(as_tokens(prompt), BLOCK_SIZE, seed)
-        epoch, was_exact, asked_at = subject.trust.epoch, subject.is_exact, time.monotonic()
+        trust = subject.watched.trust
+        epoch, was_exact, asked_at = trust.epoch, subject.is_exact, time.monotonic()
         held = subject.index.match(prefix).get(subject.name, 0)
         predicted = min(held, (len(prompt) - 1) // BLOCK_SIZE) * BLOCK_SIZE
         body: dict[str, Any] = {
@@ -184,32 +185,52 @@ class Trial:
         except (aiohttp.ClientError, KeyError, TypeError):
             return  # it restarted
         self.findings.requests += 1
-        if subject.trust.observe_hit(
-            predicted // BLOCK_SIZE, hit // BLOCK_SIZE, time.monotonic() - asked_at
-        ):
-            subject.index.clear(subject.name)
-        if was_exact and subject.is_exact and subject.trust.epoch == epoch:
+        subject.keeper.observe_hit(subject.name, predicted, hit, time.monotonic() - asked_at)
+        if 2 * hit < predicted:
+            subject.record.note(f"{predicted} tokens predicted, {hit} hit")
+        if was_exact and subject.is_exact and trust.epoch == epoch:
             self.findings.predicted += 1
             self.findings.right += predicted == hit
             if predicted != hit:
                 self.findings.wrong.append(f"{subject.name}: {predicted} predicted, {hit} real")
 
+    async def _look_on(self) -> None:
+        while True:
+            for subject in self.subjects:
+                subject.note_trust()
+                if subject.is_exact:
+                    self.findings.looks += 1
+                    if difference := subject.differs_from_its_frame():
+                        self._lie(subject, difference)
+            await asyncio.sleep(LOOK_EVERY_S)
+
     def _compare(self, subject: Subject, when: str) -> None:
-        if subject.is_exact:
-            self.findings.comparisons += 1
-            if difference := subject.differs():
-                self.findings.lies.append(f"{difference}, {when}, {subject.counters}")
+        if not subject.is_exact:
+            return
+        self.findings.comparisons += 1
+        if difference := subject.differs():
+            if subject.is_untold():
+                self.findings.untold += 1
+            else:
+                self._lie(subject, f"{difference}, {when}")
+
+    def _lie(self, subject: Subject, what: str) -> None:
+        subject.record.note(f"LIE: {what}")
+        if not self.findings.lies or not self.findings.lies[-1].startswith(what):
+            self.findings.lies.append(f"{what}, {subject.watched.counters}")
+            self.findings.logs.append(list(subject.record.log))
 
     async def _return_to_exact(self, subject: Subject) -> None:
         started = time.monotonic()
         while not (subject.is_exact and not subject.differs()):
             if time.monotonic() - started > BACK_WITHIN_S:
-                if not subject.replay_lies:
-                    self.findings.late.append(
-                        f"{subject.differs()} {subject.trust.trust} {subject.trust.reason}"
-                    )
+                self._compare(subject, "healed")
+                if not subject.has_lost_for_good():
+                    trust = subject.watched.trust
+                    self.findings.late.append(f"{subject.differs()} {trust.trust} {trust.reason}")
+                    self.findings.logs.append(list(subject.record.log))
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(LOOK_EVERY_S)
         self.findings.comparisons += 1
         took = time.monotonic() - started
         self.findings.slowest_return_s = max(self.findings.slowest_return_s, took)
@@ -220,23 +241,26 @@ async def trial(seed: int, engines: int = 2) -> AsyncIterator[Trial]:
     """Engines of their own, followed."""
     context = zmq.asyncio.Context()
     index = MemoryIndex(clock=time.monotonic)
+    sources = Sources(context)
+    keeper = Keeper(index, sources)
     async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as group:
-        followers, subjects, contexts = [], [], []
+        keeping, subjects, contexts = [], [], []
         try:
             for number in range(engines):
                 running = run_engine(ENGINE)
                 engine = await running.__aenter__()
                 contexts.append(running)
-                subject = Subject(f"r{number}", engine, index, ReplicaTrust(f"r{number}"))
-                source = ZmqDial(context, engine.events_url, engine.replay_url, times=TIMES)
-                work = follow(subject.name, source, index, subject.trust, subject.counters)
-                followers.append(group.create_task(work))
-                subjects.append(subject)
+                name = f"r{number}"
+                sources.records[name] = Recorder(engine)
+                replica = Replica(name, engine.url, engine.events_url, engine.replay_url)
+                member = Member(replica, 0.0, Breaker(time.monotonic), is_healthy=True)
+                keeping.append(group.create_task(keeper.keep(member)))
+                subjects.append(Subject(name, engine, keeper, index, sources.records[name]))
             yield Trial(subjects, http, Random(seed))
         finally:
-            for task in followers:
+            for task in keeping:
                 task.cancel()
-            await asyncio.gather(*followers, return_exceptions=True)
+            await asyncio.gather(*keeping, return_exceptions=True)
             for running in reversed(contexts):
                 await running.__aexit__(None, None, None)
     context.destroy(linger=0)

@@ -18,7 +18,7 @@ async def soak(seconds: float, seed: int) -> dict[str, Any]:
     """The run's findings, as they are written down."""
     async with trial(seed) as run:
         findings = await run.run(seconds)
-        counters = {subject.name: asdict(subject.counters) for subject in run.subjects}
+        counters = {each.name: asdict(each.watched.counters) for each in run.subjects}
     report = {"seed": seed, "seconds": seconds, **asdict(findings), "events": counters}
     report["right_share"] = round(findings.right_share, 5)
     return report

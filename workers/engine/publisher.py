@@ -56,6 +56,11 @@ class Publisher:
         self.events_url = _url(settings.host, settings.events_port)
         self.replay_url = _url(settings.host, settings.replay_port)
 
+    @property
+    def newest(self) -> Frame | None:
+        """The newest frame that can be replayed."""
+        return self._buffer[-1] if self._buffer else None
+
     async def open(self) -> None:
         """Bind both sockets; afterwards the URLs name the real ports."""
         plain = zmq.Context(self._context)

@@ -147,11 +147,23 @@ async def test_a_frame_that_is_lost_for_good_degrades_the_replica(context):
         await publisher.publish(*frames(*range(5)))
         publisher.loses_in_replay = [lambda seq: seq == 2] * 100
         async with following(context, publisher) as a:
-            await a.until(lambda: a.trust.reason == "frame 2 is lost")
+            await a.until(lambda: "frames 2 to 2 are lost" in a.trust.reason)
             await publisher.subscribed()
             await publisher.publish(*frames(5))
-            await a.until(lambda: a.holds(5))
+            await a.until(lambda: a.holds(3, 4, 5))
             assert a.trust.trust is Trust.DEGRADED
+
+
+async def test_a_replay_whose_connection_is_lost_ends_at_once(context):
+    """The request went down with it: no answer can come, however long one waits."""
+    async with publishing(context) as publisher:
+        publisher.is_mute = True
+        times = DialTimes(reply_s=60.0)
+        patient = ZmqDial(context, publisher.events_url, publisher.replay_url, times=times)
+        asked = asyncio.ensure_future(anext(patient.replay(0)))
+        await eventually(lambda: publisher.replays_asked == [0])
+    with pytest.raises(ReplayUnavailable, match="went away"):
+        await asyncio.wait_for(asked, 10.0)
 
 
 async def test_a_buffer_that_has_lost_the_beginning_degrades_the_replica(context):

@@ -2,15 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 
 import pytest
 
 from router.blocks import AllBlocksCleared, Frame, MalformedFrame
 from router.events import (
     IngestCounters,
-    Item,
     LinkDown,
     LinkUp,
     ReplayUnavailable,
@@ -25,69 +24,19 @@ from tests.support.events import (
     ScriptedSource,
     frame,
     prefix,
-    prompt_frame,
     prompt_tokens,
     removed,
     stored,
 )
+from tests.support.followed import Followed, following, following_source, frames
 from tests.support.indexes import MAKERS
 
 TOKENS = list(range(16))
 
 
-class Followed:
-    """A follower of a scripted source, and what it has done."""
-
-    make: type[MemoryIndex] = MemoryIndex
-
-    def __init__(self, source: ScriptedSource) -> None:
-        self.source = source
-        self.index = self.make(clock=lambda: 0.0)
-        self.told: list[str] = []
-        self.trust = ReplicaTrust("a", on_change=lambda change: self.told.append(change.trust))
-        self.counters = IngestCounters()
-
-    async def hears(self, *items: Item) -> None:
-        self.source.say(*items)
-        await self.source.drained()
-
-    def holds(self, *numbers: int) -> bool:
-        """Does the index hold exactly the prompts of these numbers?"""
-        blocks = {block for number in numbers for block in prefix(prompt_tokens(number))}
-        return self.index.blocks_of("a") == blocks
-
-    @property
-    def state(self) -> tuple[Trust, str]:
-        return self.trust.trust, self.trust.reason
-
-
 @pytest.fixture(autouse=True, params=list(MAKERS.values()), ids=list(MAKERS))
 def each_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Followed, "make", request.param)
-
-
-@asynccontextmanager
-async def following(past: list[Frame] | None = None) -> AsyncIterator[Followed]:
-    async with following_source(ScriptedSource(past)) as followed:
-        yield followed
-
-
-@asynccontextmanager
-async def following_source(source: ScriptedSource) -> AsyncIterator[Followed]:
-    followed = Followed(source)
-    task = asyncio.create_task(
-        follow("a", source, followed.index, followed.trust, followed.counters)
-    )
-    try:
-        yield followed
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-def frames(*seqs: int, life: int = 0) -> list[Frame]:
-    return [prompt_frame(seq, life) for seq in seqs]
 
 
 async def test_an_idle_engine_that_has_published_nothing_is_exact_and_empty():

@@ -1,8 +1,7 @@
 """What users are told about how far a replica's index entries can be believed."""
 
-import time
-
 from router.events import ReplicaTrust, Trust, TrustChange
+from tests.support.builders import ManualClock
 
 
 def test_nothing_is_known_before_the_first_event():
@@ -89,11 +88,13 @@ def test_contradictions_never_make_a_worse_state_look_better():
 
 
 def test_what_was_predicted_before_the_index_forgot_is_no_contradiction():
-    trust = ReplicaTrust("a")
+    clock = ManualClock()
+    trust = ReplicaTrust("a", clock=clock)
     trust.set(Trust.EXACT)
-    asked_s = [time.monotonic() for _ in range(4)]
+    clock.advance(1.0)
     trust.note_forgotten()
-    for at in asked_s:
-        assert not trust.observe_hit(10, 0, time.monotonic() - at)
+    clock.advance(0.5)
+    for _ in range(4):
+        assert not trust.observe_hit(10, 0, age_s=0.5)
     assert trust.trust is Trust.EXACT
-    assert [trust.observe_hit(10, 0) for _ in range(3)] == [False, False, True]
+    assert [trust.observe_hit(10, 0, age_s=0.4) for _ in range(3)] == [False, False, True]

@@ -1,0 +1,78 @@
+"""Frames applied to the index: their events one by one, with turns for others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from router.blocks import AllBlocksCleared, BlockStored, Event, Frame, MalformedFrame
+from router.blocks.steps import EventReader
+from router.events.pieces import in_pieces
+from router.events.standing import IngestCounters, Standing
+from router.events.trust import ReplicaTrust
+from router.index import PrefixIndex
+from router.replicas.replica import ReplicaId
+
+FRAME_COST_BLOCKS: Final = 64
+"""Receiving and decoding an almost empty frame takes as long as so many blocks."""
+
+_EVENT_COST_BLOCKS: Final = 8
+
+
+@dataclass(slots=True)
+class Applier:
+    """Of one replica's frames."""
+
+    replica_id: ReplicaId
+    index: PrefixIndex
+    standing: Standing
+    counters: IngestCounters
+    trust: ReplicaTrust
+    _spent: int = 0
+
+    async def apply(self, frame: Frame) -> None:
+        """All of a frame. MalformedFrame, perhaps after some events."""
+        self.standing.is_midway = True
+        self.counters.frames += 1
+        reader = EventReader(frame.payload)
+        await self.pace(FRAME_COST_BLOCKS)
+        for event in in_pieces(reader):
+            if event is None:
+                await asyncio.sleep(0)
+                continue
+            self.counters.events += 1
+            try:
+                cost = self._apply_event(event)
+            except (TypeError, ValueError, LookupError, AttributeError) as exc:
+                raise MalformedFrame(f"frame {frame.seq}: a field of a wrong type: {exc}") from exc
+            await self.pace(cost)
+        self.counters.unknown_events += reader.unknown_events
+        self.standing.is_midway = False
+
+    async def pace(self, blocks: int) -> None:
+        """So much has been done; others get a turn when it is enough."""
+        self._spent += blocks
+        if self._spent >= self.standing.slice_blocks:
+            self._spent = 0
+            await asyncio.sleep(0)
+
+    def forget(self) -> None:
+        """What is known of it may be gone."""
+        self.index.clear(self.replica_id)
+        self.trust.note_forgotten()
+
+    def clear(self) -> None:
+        """Its cache is empty now, whatever happened before."""
+        self.forget()
+        self.standing.trust_all()
+
+    def _apply_event(self, event: Event) -> int:
+        if isinstance(event, AllBlocksCleared):
+            self.clear()
+            return 1
+        if isinstance(event, BlockStored):
+            self.index.store(self.replica_id, event)
+        else:
+            self.index.remove(self.replica_id, event)
+        return _EVENT_COST_BLOCKS + len(event.block_hashes)
