@@ -9,7 +9,6 @@ pre-tokenizers treat the very first text of an input in another way (Metaspace, 
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +16,15 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from router.blocks import as_tokens
 from router.blocks.hashing import BYTES_PER_TOKEN
+from router.tokens.added_tokens import boundary, heads, openers
 from router.tokens.memo import Memo
 from router.tokens.passages import Part, Passage, text_of
 from router.tokens.prompt import Truncation
+from router.tokens.words import Words
 
 LITERAL: Final = "\udc80"
 """Marks pieces of literal text. No JSON string decodes to this lone surrogate."""
@@ -71,6 +72,11 @@ class PieceEncoder(ABC):
         self.memo = memo
 
     @property
+    def size_bytes(self) -> int:
+        """Of all that is remembered."""
+        return self.memo.size_bytes
+
+    @property
     @abstractmethod
     def cuts(self) -> bool:
         """Whether texts are cut into pieces; otherwise each is remembered whole."""
@@ -97,6 +103,11 @@ class PieceEncoder(ABC):
         """
         if not self.cuts:
             return list(self.pieces("".join(map(text_of, parts))))
+        # the last of those that stand by themselves must see what is behind it
+        lead = max(0, _standing(parts) - 1)
+        return [*[part.ids for part in parts[:lead]], *self._weld_all(parts[lead:])]  # type: ignore[union-attr, list-item]
+
+    def _weld_all(self, parts: Sequence[Part]) -> list[str | bytes]:
         welded: list[str | bytes] = []
         tail: list[str] = []  # from the end: texts up to the next cut that is sure
         for part in reversed(parts):
@@ -144,17 +155,25 @@ class PieceEncoder(ABC):
 
 
 class Encoder(PieceEncoder):
-    """A tokenizer of the `tokenizers` library."""
+    """A tokenizer of the `tokenizers` library. `words_bytes`: for the memo of words."""
 
-    def __init__(self, tokenizer: Tokenizer, memo: Memo[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, memo: Memo[str], words_bytes: int = 0) -> None:
         super().__init__(memo)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._literal: Tokenizer | None = None
-        self._boundary = _boundary(tokenizer)
-        self._openers = _openers(tokenizer)
+        self._literal_words: Words | None = None
+        self._boundary = boundary(tokenizer)
+        self._openers = openers(tokenizer)
+        self._heads = heads(tokenizer)
+        self._words_bytes = words_bytes
+        self._words = Words.of(tokenizer, words_bytes) if words_bytes else None
         self.edges = _edges(tokenizer)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.memo.size_bytes + (0 if self._words is None else self._words.size_bytes)
 
     @property
     def cuts(self) -> bool:
@@ -181,13 +200,41 @@ class Encoder(PieceEncoder):
         """Make ready for `literal` pieces. Doubles the tokenizer's memory: call it only if so."""
         self._literal = Tokenizer.from_str(self._tokenizer.to_str())
         self._literal.encode_special_tokens = True
+        if self._words is not None:
+            self._literal_words = self._words.that_take_special_tokens_for_text()
 
     def _encode(self, piece: str) -> bytes:
         if self._literal is None or not piece.startswith(LITERAL):
-            return _ids(self._tokenizer, piece)
+            return self._encode_text(piece)
         _, token, text = piece.split(LITERAL, 2)
         head = _ids(self._tokenizer, token) if token else b""
-        return head + _ids(self._literal, text) if text else head
+        return head + self._encode_literal(self._literal, text) if text else head
+
+    def _encode_text(self, piece: str) -> bytes:
+        if self._words is not None:
+            head, text = self._behead(piece)
+            ids = self._words.encode(text)
+            if ids is not None:
+                return head + ids
+        return _ids(self._tokenizer, piece)
+
+    def _encode_literal(self, library: Tokenizer, text: str) -> bytes:
+        ids = None if self._literal_words is None else self._literal_words.encode(text)
+        return _ids(library, text) if ids is None else ids
+
+    def _behead(self, piece: str) -> tuple[bytes, str]:
+        """The id of the added token that a piece begins with, if it is one, and what follows."""
+        found = None if self._boundary is None else self._boundary.match(piece)
+        head = None if found is None else self._heads.get(found.group())
+        return (b"", piece) if found is None or head is None else (head, piece[found.end() :])
+
+
+def _standing(parts: Sequence[Part]) -> int:
+    """How many passages at the start have a cut before them and ids that are known."""
+    for at, part in enumerate(parts):
+        if isinstance(part, str) or part.ids is None or not part.opens:
+            return at
+    return len(parts)
 
 
 def encode_in_the_calling_thread() -> None:
@@ -200,70 +247,6 @@ def _ids(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = False) -
     # The batch call lets go of the GIL; `encode` holds it for as long as it takes.
     [encoding] = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     return as_tokens(encoding.ids).tobytes()
-
-
-def _boundary(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    """A pattern that finds added tokens exactly where the tokenizer finds them; None: no cuts.
-
-    Tokens that match on normalized text are looked for later, inside a piece. Those that look at
-    their neighbours (`single_word`) or take the space before them (`lstrip`) reach across a cut.
-    """
-    early = _early_tokens(tokenizer)
-    if not early or any(token.lstrip or token.single_word for token in early):
-        return None
-    cuts = _cut_tokens(early)
-    if any(token.rstrip for token in early) and any(text[0].isspace() for text in cuts):
-        return None
-    return re.compile(_longest_of(sorted(cuts)))
-
-
-def _early_tokens(tokenizer: Tokenizer) -> list[AddedToken]:
-    added = tokenizer.get_added_tokens_decoder().values()
-    return [token for token in added if token.content and not token.normalized]
-
-
-def _cut_tokens(early: list[AddedToken]) -> set[str]:
-    """Special tokens; all tokens, if another kind could hide a special one by an overlap."""
-    everything = {token.content for token in early}
-    special = {token.content for token in early if token.special}
-    others = everything - special
-    if not special or any(_hides(other, text) for other in others for text in special):
-        return everything
-    return special
-
-
-def _hides(other: str, text: str) -> bool:
-    """Whether a match of `other` can begin before `text`, or at it and longer, and overlap it."""
-    return other.startswith(text) or _reaches(other, text)
-
-
-def _reaches(other: str, text: str) -> bool:
-    """Whether a match of `other` can begin before `text` and end inside it or behind it."""
-    tails = (other[at:] for at in range(1, len(other)))
-    return any(text.startswith(tail) or tail.startswith(text) for tail in tails)
-
-
-def _openers(tokenizer: Tokenizer) -> frozenset[str]:
-    """Tokens before which there is a cut wherever they stand: none reaches into their beginning."""
-    early = _early_tokens(tokenizer)
-    texts = [token.content for token in early]
-    return frozenset(
-        text for text in _cut_tokens(early) if not any(_reaches(other, text) for other in texts)
-    )
-
-
-def _longest_of(words: list[str]) -> str:
-    """A regex for the longest of the words that matches, as a trie: there may be hundreds."""
-    tails: dict[str, list[str]] = {}
-    for word in words:
-        if word:
-            tails.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(head) + _longest_of(rest) for head, rest in tails.items()]
-    if not branches:
-        return ""
-    if len(branches) == 1 and "" not in words:
-        return branches[0]
-    return f"(?:{'|'.join(branches)})" + ("?" if "" in words else "")
 
 
 def _edges(tokenizer: Tokenizer) -> Edges | None:

@@ -79,6 +79,8 @@ NO_FLAGS: Final = EngineFlags()
 MAX_LOGGED: Final = 16
 WHOLE_SHARE: Final = 8
 """Of the memo an eighth is for whole prompts."""
+WORDS_SHARE: Final = 8
+"""And one for words: a megabyte holds six thousand."""
 
 Pieces: TypeAlias = list[str | bytes]
 """A prompt's text as the encoder cuts it; ids in the place of what is remembered whole."""
@@ -142,8 +144,9 @@ class LocalTokenizer:
             )
             for name, source in sources.items()
         }
-        pieces_bytes = limits.memo_bytes - whole_bytes - share * len(sources)
-        encoder = Encoder(found.tokenizer, Memo(pieces_bytes))
+        words_bytes = limits.memo_bytes // WORDS_SHARE
+        pieces_bytes = limits.memo_bytes - whole_bytes - words_bytes - share * len(sources)
+        encoder = Encoder(found.tokenizer, Memo(pieces_bytes), words_bytes)
         tells_time = found.is_harmony or any(one.tells_time for one in templates.values())
         made = cls(
             encoder,
@@ -165,11 +168,11 @@ class LocalTokenizer:
 
     @property
     def memo_bytes(self) -> int:
-        """Of all that is remembered: pieces, messages, and what the template made of them."""
+        """Of whole prompts, messages, what the template made of them, pieces and words."""
         templates = self._templates.values()
         kept = (one.told.size_bytes + one.passages.shelf.size_bytes for one in templates)
         whole = 0 if self._whole is None else self._whole.memo.size_bytes
-        return self.encoder.memo.size_bytes + sum(kept) + whole
+        return self.encoder.size_bytes + sum(kept) + whole
 
     @property
     def memo_hits(self) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import count
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from itertools import count, repeat
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Raw
@@ -35,18 +35,27 @@ class Shelf(Generic[K, V]):
         self.size_bytes = 0
         self._max_bytes = max_bytes
 
-    def recall(self, keys: Iterable[K]) -> list[V | None]:
+    def recall(self, keys: Sequence[K]) -> list[V | None]:
+        """What is known of each. One pass in C for the look-ups, one for the order of use."""
         entries = self.entries
-        found: list[V | None] = []
         with self.lock:
-            for key in keys:
-                entry = entries.get(key)
-                if entry is None:
-                    found.append(None)
-                else:
+            found = list(map(entries.get, keys))
+            if None not in found:
+                deque(map(entries.move_to_end, keys), 0)
+                return [entry[0] for entry in found if entry is not None]
+            for key, entry in zip(keys, found, strict=True):
+                if entry is not None:
                     entries.move_to_end(key)
-                    found.append(entry[0])
-        return found
+        return [None if entry is None else entry[0] for entry in found]
+
+    def recall_run(self, keys: Sequence[K]) -> list[V]:
+        """The same of the first ones, up to one that isn't known."""
+        entries = self.entries
+        with self.lock:
+            found = list(map(entries.get, keys))
+            size = found.index(None) if None in found else len(found)
+            deque(map(entries.move_to_end, keys[:size]), 0)
+        return [entry[0] for entry in found[:size] if entry is not None]
 
     def put(self, key: K, value: V, cost: int) -> None:
         if cost * LARGEST_SHARE > self._max_bytes:
@@ -100,16 +109,21 @@ class Told:
         keys = [xxh3_128_digest(raw, seed) for raw in raws]
         found = self._shelf.recall(keys)
         if None in found:
-            fresh: dict[bytes, tuple[Message, int]] = {}
-            for at, (key, raw) in enumerate(zip(keys, raws, strict=True)):
-                if found[at] is None:
-                    if key not in fresh:
-                        fresh[key] = self._read(raw), next(self._numbers)
-                        cost = 2 * memoryview(raw).nbytes + MESSAGE_BYTES
-                        self._shelf.put(key, fresh[key], cost)
-                    found[at] = fresh[key]
-        messages = [entry[0] for entry in found if entry is not None]
-        return messages, {id(entry[0]): entry[1] for entry in found if entry is not None}
+            self._read_missing(found, keys, raws)
+        messages, numbers = zip(*found, strict=True)
+        return list(messages), dict(zip(map(id, messages), numbers, strict=True))
+
+    def _read_missing(
+        self, found: list[tuple[Message, int] | None], keys: Sequence[bytes], raws: Sequence[Raw]
+    ) -> None:
+        fresh: dict[bytes, tuple[Message, int]] = {}
+        for at, (key, raw) in enumerate(zip(keys, raws, strict=True)):
+            if found[at] is None:
+                if key not in fresh:
+                    fresh[key] = self._read(raw), next(self._numbers)
+                    cost = 2 * memoryview(raw).nbytes + MESSAGE_BYTES
+                    self._shelf.put(key, fresh[key], cost)
+                found[at] = fresh[key]
 
 
 class Passages:
@@ -132,6 +146,15 @@ class Passages:
 
     def recall(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
         """The passages of the first turns, up to one that isn't known."""
+        if not state:  # no turn changes what the next one depends on: nearly every loop
+            found = self.shelf.recall_run(list(zip(repeat(settings), repeat(state), rows)))
+        else:
+            found = self._recall_chain(settings, state, rows)
+        self.hits += len(found)
+        self.misses += len(rows) - len(found)
+        return found
+
+    def _recall_chain(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
         entries, found = self.shelf.entries, []
         with self.shelf.lock:
             for row in rows:
@@ -143,8 +166,6 @@ class Passages:
                 passage = entry[0]
                 found.append(passage)
                 state = passage.key_after
-            self.hits += len(found)
-            self.misses += len(rows) - len(found)
         return found
 
     def remember(self, settings: int, state: Key, row: Key, passage: Passage) -> None:

@@ -130,8 +130,7 @@ class Replay:
         except UNSURE:
             return _from(items, 0, shape)
         found = self._memo.recall(settings, state, rows)
-        for passage in found:
-            self.chars += len(passage.text)
+        self.chars += sum([len(passage.text) for passage in found])
         self.parts += found
         if found:
             turns.restore(found[-1].after)

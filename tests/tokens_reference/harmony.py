@@ -1,6 +1,8 @@
 """Ids of gpt-oss chats as vLLM itself makes them: `python -m … MODELS OUT`, in vLLM's environment.
 
-vLLM's own request model and its own harmony renderer do all of it; the date is pinned.
+vLLM's own request model and its own harmony renderer do all of it; the date is pinned. Completions
+never see that format: the engine encodes them by the model's files, as any other model's, and
+these know `<|endofprompt|>`, which the format's own vocabulary doesn't.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from tests.tokens_reference.corpus import Case, Maker
 
@@ -24,10 +26,19 @@ def main() -> None:
     os.environ["VLLM_SYSTEM_START_DATE"] = DATE
     config = json.loads((models / FAMILY / "tokenizer.json").read_text("utf-8"))
     specials = [token["content"] for token in config["added_tokens"]]
+    encode = tokenizer(models / FAMILY)
     with out.open("w", encoding="utf-8") as lines:
         for case in Maker(specials).cases():
-            case["ids"] = completion(case) if "text" in case else chat(case)
+            case["ids"] = completion(encode, case) if "text" in case else chat(case)
             lines.write(json.dumps(case, ensure_ascii=False) + "\n")
+
+
+def tokenizer(directory: Path) -> Callable[..., list[int]]:
+    """The one that vLLM encodes prompts of completions with."""
+    encode: Callable[..., list[int]] = (
+        importlib.import_module("vllm.tokenizers").get_tokenizer(str(directory)).encode
+    )
+    return encode
 
 
 def chat(case: Case) -> list[int] | None:
@@ -50,10 +61,8 @@ def chat(case: Case) -> list[int] | None:
     return ids
 
 
-def completion(case: Case) -> list[int]:
-    """Completions never see the format: the vocabulary's own encoding, special tokens included."""
-    harmony: Any = importlib.import_module("vllm.entrypoints.openai.parser.harmony_utils")
-    ids: list[int] = harmony.get_encoding().encode(case["text"], allowed_special="all")
+def completion(encode: Callable[..., list[int]], case: Case) -> list[int]:
+    ids = encode(case["text"], add_special_tokens=case["special"])
     return ids[-case["keep"] :] if "keep" in case else ids
 
 

@@ -54,7 +54,7 @@ def tokenizer(kind: str, added: str) -> Tokenizer:
 
 @functools.cache
 def encoder(kind: str, added: str) -> Encoder:
-    return Encoder(tokenizer(kind, added), Memo(1_000_000))
+    return Encoder(tokenizer(kind, added), Memo(1_000_000), words_bytes=1_000_000)
 
 
 def encode(encoder: Encoder, text: str) -> list[int]:

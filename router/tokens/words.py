@@ -1,0 +1,201 @@
+"""Ids of ASCII text, word by word, from a memo of words.
+
+Before anything is looked up a tokenizer cuts text into words, and what it makes of a word depends
+on nothing but the word. So text in known words costs a look-up for each: a sixth of what the
+library takes for it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tokenizers import AddedToken, Tokenizer
+
+from router.blocks import as_tokens
+from router.tokens.added_tokens import longest_of
+from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cuts
+
+MAX_WORD_CHARS: Final = 256
+"""Longer ones are the library's: it lets go of the GIL while it is at them."""
+
+AT_ONCE: Final = 2048
+"""So many words are looked up in one go, with the GIL held."""
+
+WORD_BYTES: Final = 110
+"""What a dict spends on an entry beside word and ids (measured, CPython 3.11)."""
+
+PROBES: Final = 300
+PROBE_PARTS: Final = (
+    *"the Word iPhone HTTPServer don't I'LL it'S 'tis 2024 3.14 0x1F a1b2 x_y foo() -> ==".split(),
+    *(" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", " \n ", "\t\t", "...", "!?", "{}", "$1", "//"),
+    *ASCII,
+)
+PROBE_MARKS: Final = 24
+
+
+class Words:
+    """Make one with `of`. Any thread may use it."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        cuts: Sequence[Cut],
+        store: _Store,
+        marks: Iterable[str],
+        mark_ids: Mapping[str, bytes] | None,
+    ) -> None:
+        """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
+        self._tokenizer = tokenizer
+        self._model = tokenizer.model
+        self._cuts = cuts
+        self._store = store
+        self._first = sorted({mark[0] for mark in marks})
+        self._marks = re.compile(f"({longest_of(sorted(marks))})") if self._first else None
+        self._mark_ids = mark_ids
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, max_bytes: int) -> Words | None:
+        """None: this tokenizer works in a way that isn't followed here."""
+        cuts = word_cuts(tokenizer)
+        if cuts is None or getattr(tokenizer.model, "dropout", None):
+            return None
+        added = dict(_added(tokenizer))
+        ids = {one.content: as_tokens([token]).tobytes() for token, one in added.items()}
+        # otherwise their neighbours, or how a text is written, have a say in where they match
+        is_cut = not any(map(_looks_around, added.values()))
+        words = cls(tokenizer, cuts, _Store(max_bytes), list(ids), ids if is_cut else None)
+        return words if words._agrees_with(tokenizer) else None
+
+    def that_take_special_tokens_for_text(self) -> Words:
+        """The same memo, for a tokenizer that is told to (`encode_special_tokens`)."""
+        marks = [one.content for _, one in _added(self._tokenizer) if not one.special]
+        return Words(self._tokenizer, self._cuts, self._store, marks, None)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._store.size_bytes
+
+    def encode(self, text: str) -> bytes | None:
+        """Ids of a text, as the library gives them; None: ask the library."""
+        if not text.isascii():
+            return None
+        if not self._is_marked(text):
+            return self._encode_plain(text)
+        if self._marks is None or self._mark_ids is None:
+            return None
+        found = []
+        for number, part in enumerate(self._marks.split(text)):
+            ids = self._mark_ids[part] if number % 2 else self._encode_plain(part)
+            if ids is None:
+                return None
+            found.append(ids)
+        return b"".join(found)
+
+    def _encode_plain(self, text: str) -> bytes | None:
+        words = run_cuts(self._cuts, text)
+        if sum(map(len, words)) != len(text):
+            return None
+        if len(words) <= AT_ONCE:
+            return self._ids(words)
+        found = []
+        for at in range(0, len(words), AT_ONCE):
+            ids = self._ids(words[at : at + AT_ONCE])
+            if ids is None:
+                return None
+            found.append(ids)
+        return b"".join(found)
+
+    def _ids(self, words: list[str]) -> bytes | None:
+        store = self._store
+        try:
+            return b"".join(map(store.newer.__getitem__, words))
+        except KeyError:
+            pass
+        newer, older = store.newer, store.older
+        fresh: dict[str, bytes] = {}
+        found = []
+        for word in words:
+            ids = newer.get(word)
+            if ids is None:
+                ids = fresh.get(word)
+            if ids is None:
+                if len(word) > MAX_WORD_CHARS:
+                    return None
+                ids = older.get(word)
+                fresh[word] = ids = self._new(word) if ids is None else ids
+            found.append(ids)
+        store.remember(fresh)
+        return b"".join(found)
+
+    def _new(self, word: str) -> bytes:
+        tokens = self._model.tokenize(word.translate(_LETTERS))
+        return as_tokens([token.id for token in tokens]).tobytes()
+
+    def _is_marked(self, text: str) -> bool:
+        """Whether an added token stands in it."""
+        if self._marks is None or not any(first in text for first in self._first):
+            return False
+        return self._marks.search(text) is not None
+
+    def _agrees_with(self, tokenizer: Tokenizer) -> bool:
+        """Not a proof: a look at whether the library cuts as was read from its description."""
+        rng = random.Random(5)
+        marks = [one.content for _, one in _added(tokenizer)[-PROBE_MARKS:]]
+        parts = [*PROBE_PARTS, *marks]
+        texts = ["".join(rng.choices(parts, k=rng.randint(1, 12))) for _ in range(PROBES)]
+        found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return all(
+            ids is None or ids == as_tokens(one.ids).tobytes()
+            for ids, one in zip(map(self.encode, texts), found, strict=True)
+        )
+
+
+class _Store:
+    """Words and their ids, in two halves: when the newer is full, the older is let go."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.newer: dict[str, bytes] = {}
+        self.older: dict[str, bytes] = {}
+        self.size_bytes = 0
+        self._half_bytes = max_bytes // 2
+        self._newer_bytes = 0
+        self._lock = threading.Lock()
+
+    def remember(self, fresh: Mapping[str, bytes]) -> None:
+        with self._lock:
+            for word, ids in fresh.items():
+                if word not in self.newer:
+                    self._put(word, ids, sys.getsizeof(word) + sys.getsizeof(ids) + WORD_BYTES)
+
+    def _put(self, word: str, ids: bytes, cost: int) -> None:
+        if cost > self._half_bytes:
+            return
+        if self._newer_bytes + cost > self._half_bytes:
+            self.older, self.newer = self.newer, {}
+            self.size_bytes, self._newer_bytes = self._newer_bytes, 0
+        self.newer[word] = ids
+        self._newer_bytes += cost
+        self.size_bytes += cost
+
+
+def _added(tokenizer: Tokenizer) -> list[tuple[int, AddedToken]]:
+    """Those that can stand in ASCII text."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    return [(token, one) for token, one in added if one.content and one.content.isascii()]
+
+
+def _looks_around(token: AddedToken) -> bool:
+    return token.lstrip or token.rstrip or token.single_word or token.normalized
+
+
+def _byte_letters() -> dict[int, str]:
+    """The letters that byte-level vocabularies write for ASCII: those that show are themselves."""
+    return {code: chr(256 + number) for number, code in enumerate((*range(33), 127))}
+
+
+_LETTERS: Final = _byte_letters()
