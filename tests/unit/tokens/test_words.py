@@ -70,14 +70,19 @@ def by_library(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def by_words(words: Words | None, text: str) -> list[int] | None:
+def words_of(tokenizer: Tokenizer, max_bytes: int = ROOM) -> Words:
+    words = Words.of(tokenizer, max_bytes)
     assert words is not None
+    return words
+
+
+def by_words(words: Words, text: str) -> list[int] | None:
     ids = words.encode(text)
     return None if ids is None else memoryview(ids).cast("I").tolist()
 
 
 TOKENIZERS = {name: trained(cutter) for name, cutter in FAMILIES.items()}
-WORDS = {name: Words.of(one, ROOM) for name, one in TOKENIZERS.items()}
+WORDS = {name: words_of(one) for name, one in TOKENIZERS.items()}
 BITS = [*TEXT.split(" "), " ", "  ", "\n", "\x1c", "'LL", "\r\n", *TOKENS, *"<>|/'_09aZ\t\x0b\x7f"]
 texts = st.lists(st.sampled_from(BITS) | st.text(string.printable, max_size=3)).map("".join)
 
@@ -145,7 +150,7 @@ def test_a_library_that_cuts_in_another_way_than_was_read_is_noticed(monkeypatch
 
 def test_added_tokens_that_look_at_their_neighbours_are_left_to_the_library():
     greedy = trained(FAMILIES["qwen"], [AddedToken("<sep>", lstrip=True, normalized=False)])
-    words = Words.of(greedy, ROOM)
+    words = words_of(greedy)
     assert by_words(words, "a  <sep>b") is None
     assert by_words(words, "a sep b") == by_library(greedy, "a sep b")
 
@@ -153,8 +158,7 @@ def test_added_tokens_that_look_at_their_neighbours_are_left_to_the_library():
 def test_special_tokens_are_text_where_a_tokenizer_is_told_so():
     told = Tokenizer.from_str(TOKENIZERS["gpt-oss"].to_str())
     told.encode_special_tokens = True
-    words = Words.of(TOKENIZERS["gpt-oss"], ROOM)
-    assert words is not None
+    words = words_of(TOKENIZERS["gpt-oss"])
     text = "say <|end|> and <think>"
     assert by_words(words, text) == by_library(TOKENIZERS["gpt-oss"], text)
     literal_words = words.that_take_special_tokens_for_text()
@@ -174,7 +178,7 @@ def test_an_encoder_uses_words_in_whole_pieces_and_in_literal_ones():
 
 def test_the_memo_stays_within_its_bound_and_words_in_use_stay_in_it():
     bound = 20_000
-    words = Words.of(TOKENIZERS["qwen"], bound)
+    words = words_of(TOKENIZERS["qwen"], bound)
     for number in range(2_000):
         text = f"the fox of w{chr(97 + number % 26)}{'x' * (number // 26)}"
         assert by_words(words, text) == by_library(TOKENIZERS["qwen"], text)
@@ -183,13 +187,13 @@ def test_the_memo_stays_within_its_bound_and_words_in_use_stay_in_it():
 
 
 def test_words_that_do_not_fit_at_all_are_still_encoded():
-    words = Words.of(TOKENIZERS["qwen"], 10)
+    words = words_of(TOKENIZERS["qwen"], 10)
     assert by_words(words, TEXT) == by_library(TOKENIZERS["qwen"], TEXT)
     assert words.size_bytes <= 10
 
 
 def test_threads_that_fill_the_memo_together_all_get_the_librarys_ids():
-    words = Words.of(TOKENIZERS["llama"], 8_000)
+    words = words_of(TOKENIZERS["llama"], 8_000)
     mine = [f"fox {number} dogs {number * 7} cats{number}\n" * 3 for number in range(300)]
     expected = [by_library(TOKENIZERS["llama"], text) for text in mine]
     found: list[list[list[int] | None]] = []
