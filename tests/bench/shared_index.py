@@ -34,19 +34,13 @@ from router.index.reservations import Reservations
 from router.index.tiers import TieredIndex
 from router.routing import POLICIES, Chooser, Speeds
 from router.routing.choosing import Ask, Contender, Prefix
+from tests.support.builders import NoSources
 
 REPLICAS = [f"r{number}" for number in range(4)]
 PROMPTS, TOKENS, BLOCK = 64, 8192, 16
 EVENT_BLOCKS = 32
 SLICE_S = 2.0
 _DUE = struct.Struct("<d")
-
-
-class NoSources:
-    """Nobody is followed: events are made here."""
-
-    async def open(self, replica: object) -> None:
-        return None
 
 
 @dataclass

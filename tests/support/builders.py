@@ -19,6 +19,13 @@ class ManualClock:
         self.now += seconds
 
 
+class NoSources:
+    """`Sources` of replicas that publish nothing."""
+
+    async def open(self, replica: Replica) -> None:
+        return None
+
+
 def candidate(replica_id: str, **values: Any) -> Candidate:
     """An idle, empty candidate of middling speed, but for `values`."""
     values.setdefault("ttft", Ttft(base_ms=20.0, ms_per_token=0.1, ms_per_running=0.5))

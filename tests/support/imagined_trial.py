@@ -144,7 +144,7 @@ class ImaginedTrial:
             for _ in range(rng.choice([3, 8])):  # prompts that waited until they were evicted
                 self.keeper.observe_hit(NAME, 5 * BLOCK_SIZE, 0, 0.0)
             engine.note(f"refuted: {self.trust.reason}")
-            self.outcome.drifts += "fall short" in self.trust.reason
+            self.outcome.drifts += "short of predictions" in self.trust.reason
         elif draw < 0.8:
             self._seeds = {each.replica_id: each for each in await self.keeper.snapshot()}
 

@@ -1,9 +1,18 @@
 """Every implementation of `PrefixIndex`, and states of one that tests must not tell apart."""
 
-from typing import Any
+from __future__ import annotations
 
-from router.blocks import BlockStored
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from router.blocks import BlockHash, BlockStored
+from router.central import Desk, wire
+from router.events.keeper import Keeper
 from router.index import MemoryIndex, TieredIndex
+from router.index.answers import Answer, Answers
+from router.index.tiers import Loads
+from tests.support.builders import NoSources
 from tests.support.events import removed, stored
 
 
@@ -32,9 +41,42 @@ class Tiered(TieredIndex):
         super().__init__(load_ms_per_ktoken={"CPU": 1.0, "STORAGE": 10.0}, **settings)
 
 
+@dataclass(frozen=True)
+class _AtTheDesk:
+    """The index as the desk has it, behind what overrides `match`."""
+
+    index: Central
+
+    def match(self, prefix: Sequence[BlockHash]) -> dict[str, int]:
+        return TieredIndex.match(self.index, prefix)
+
+    def beyond(self, prefix: Sequence[BlockHash], matched: Mapping[str, int]) -> Loads:
+        return self.index.beyond(prefix, matched)
+
+
+class Central(Tiered):
+    """Another process' index, as a router sees it: question and answer as they go over the wire."""
+
+    def match(self, prefix: Sequence[BlockHash]) -> dict[str, int]:
+        if not prefix:
+            return {}
+        desk = Desk(cast(TieredIndex, _AtTheDesk(self)), Keeper(self, NoSources()))
+        number, asked = wire.read_ask(_body(wire.ask(7, [prefix])))
+        answered, found = wire.read_answer(_body(desk.answer(number, asked)))
+        assert (number, answered, len(found)) == (7, 7, 1)
+        answers = Answers({prefix[-1]: Answer(found[0].matches, found[0].loads)})
+        return dict(answers.match(prefix))
+
+
+def _body(frame: bytes) -> bytes:
+    ((_, body),) = wire.Splitter(wire.MAX_BYTES).feed(frame)
+    return body
+
+
 MAKERS: dict[str, type[MemoryIndex]] = {
     "memory": MemoryIndex,
     "put away": PutAway,
     "crowded": Crowded,
     "tiered": Tiered,
+    "central": Central,
 }

@@ -14,18 +14,13 @@ from router.events.keeper import Keeper
 from router.events.trust import Trust
 from router.index.answers import NO_ANSWERS
 from router.index.tiers import TieredIndex
-from tests.support.builders import ManualClock
+from tests.support.builders import ManualClock, NoSources
 from tests.support.events import BLOCK_SIZE, prefix, stored
 from tests.support.processes import until
 
 TOKENS = list(range(40))
 PREFIX = prefix(TOKENS)
 PATIENT = AskLimits(deadline_s=5.0)
-
-
-class NoSources:
-    async def open(self, replica):
-        return None
 
 
 @dataclass

@@ -9,7 +9,7 @@ from router.events.silence import Silence
 from router.events.trust import Trust
 from router.index.memory import MemoryIndex
 from router.replicas import Pool
-from tests.support.builders import ManualClock, model_rows, replica
+from tests.support.builders import ManualClock, NoSources, model_rows, replica
 
 AFTER_S, MOST_S = 1.0, 5.0
 
@@ -69,13 +69,6 @@ def stage():
     stage.speak()
     stage.silence.look()
     return stage
-
-
-class NoSources:
-    """`Sources` of replicas that publish nothing."""
-
-    async def open(self, replica):
-        return None
 
 
 def test_an_engine_without_requests_may_be_silent_for_ever(stage):
