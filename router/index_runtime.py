@@ -72,6 +72,7 @@ class IndexRuntime:
 
     def samples(self) -> Iterator[ReplicaSample]:
         """Each replica as `/metrics` shows it."""
+        held = self.index.replicas()
         for member in self.pool:
             watched = self.keeper.of(member.id)
             yield ReplicaSample(
@@ -80,7 +81,7 @@ class IndexRuntime:
                 is_breaker_open=member.breaker.position is not Position.CLOSED,
                 in_flight=0,
                 queued_tokens=0,
-                index_blocks=self.index.replicas().get(member.id, 0),
+                index_blocks=held.get(member.id, 0),
                 trust=watched.trust.trust,
                 trust_reason=watched.trust.reason,
                 frames=watched.counters.frames,

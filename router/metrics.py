@@ -37,10 +37,15 @@ class Metrics:
         blind_reasons: Iterable[str] = (),
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(ReplicaCollector(read_replicas))
-        self.registry.register(TokenizerCollector(read_tokenizers))
-        self.registry.register(SharedCollector(read_shared))
-        self.registry.register(ShadowCollector(read_shadows))
+        self._read_replicas = read_replicas
+        self._seen: list[ReplicaSample] = []
+        for collector in (
+            ReplicaCollector(lambda: self._seen),
+            TokenizerCollector(read_tokenizers),
+            SharedCollector(read_shared),
+            ShadowCollector(read_shadows),
+        ):
+            self.registry.register(collector)
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "model", "outcome"
         )
@@ -177,8 +182,13 @@ class Metrics:
         """A background task started over; the label is its kind, not its replica."""
         self._restarts.add((task.partition(" ")[0],))
 
+    def look(self) -> None:
+        """See how replicas are now. By the data path's thread alone: to read an index, or what is
+        in flight, may book what waits to be booked."""
+        self._seen = list(self._read_replicas())
+
     def exposition(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All of it in Prometheus' text format, replicas as they were at the last look."""
         return generate_latest(self.registry)
 
     def _count_tokens(self, of_model: tuple[str], record: RequestRecord) -> None:

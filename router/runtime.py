@@ -142,6 +142,7 @@ class Runtime:
     def samples(self) -> Iterator[ReplicaSample]:
         """Each replica as `/metrics` shows it; a central index counts its frames itself."""
         is_own = isinstance(self.index, TieredIndex)
+        held = self.index.replicas()
         for member in self.pool:
             watched = self.keeper.of(member.id)
             yield ReplicaSample(
@@ -150,7 +151,7 @@ class Runtime:
                 is_breaker_open=member.breaker.position is not Position.CLOSED,
                 in_flight=self.reservations.in_flight(member.id),
                 queued_tokens=self.reservations.own_load(member.id).queued_tokens,
-                index_blocks=self.index.replicas().get(member.id, 0),
+                index_blocks=held.get(member.id, 0),
                 trust=watched.trust.trust,
                 trust_reason=watched.trust.reason,
                 frames=watched.counters.frames if is_own else None,

@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, TypeVar
 
 from aiohttp import web
 
 from router.events.snapshot import encode_snapshot
 from router.gateway.describe import describe_replicas
 from router.gateway.replies import json_response
+from router.metrics import Metrics as Numbers
 from router.runtime import Runtime
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _READS = 5
+LOOK_S: Final = 0.05
+"""So long a scrape waits for the data path's loop."""
 
 T = TypeVar("T")
 
@@ -36,15 +40,18 @@ class Readyz:
 
 
 class Metrics:
-    """Prometheus' text format."""
+    """Prometheus' text format. `loop`: the data path's; where it is busy, replicas are shown as
+    they were at the last scrape."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, metrics: Numbers, loop: asyncio.AbstractEventLoop) -> None:
+        self._metrics, self._loop = metrics, loop
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                await see(self._loop, self._metrics.look)
         return web.Response(
-            body=read(self._runtime.metrics.exposition),
-            headers={"content-type": METRICS_CONTENT_TYPE},
+            body=read(self._metrics.exposition), headers={"content-type": METRICS_CONTENT_TYPE}
         )
 
 
@@ -87,11 +94,26 @@ class DebugReplicas:
         self._runtime = runtime
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
-        return json_response({"replicas": read(lambda: describe_replicas(self._runtime))})
+        runtime = self._runtime
+        rows = await see(runtime.crashed.get_loop(), lambda: describe_replicas(runtime))
+        return json_response({"replicas": rows})
+
+
+async def see(loop: asyncio.AbstractEventLoop, look: Callable[[], T]) -> T:
+    """`look()`, by the thread of the data path's loop: what is read there is that thread's, and to
+    read it may book what waits to be booked."""
+    if loop is asyncio.get_running_loop():
+        return look()
+
+    async def looked() -> T:
+        return look()
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(looked(), loop))
 
 
 def read(look: Callable[[], T]) -> T:
-    """`look()`, again if the data path's thread changed a dictionary under it."""
+    """`look()` at what no reading changes; again if the data path's thread changed a dictionary
+    under it."""
     for _ in range(_READS - 1):
         try:
             return look()

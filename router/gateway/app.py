@@ -81,7 +81,7 @@ def probe_routes(runtime: Runtime) -> Routes:
 
 def admin_routes(runtime: Runtime, limits: EdgeLimits) -> Routes:
     return {
-        "/metrics": {"GET": admin.Metrics(runtime)},
+        "/metrics": {"GET": admin.Metrics(runtime.metrics, runtime.crashed.get_loop())},
         "/debug/replicas": {"GET": admin.DebugReplicas(runtime)},
         "/debug/explain": {"POST": Explain(runtime, limits)},
         "/debug/shadow": {"GET": DebugShadow(runtime)},

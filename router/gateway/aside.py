@@ -12,7 +12,8 @@ START_S = 10.0
 
 
 class Aside:
-    """Serves what `build` gives, called in the thread. Its handlers only read."""
+    """Serves what `build` gives, called in the thread. Its handlers only read, and what changes by
+    being read they have the data path's thread read: see `admin.see`."""
 
     def __init__(self, build: Callable[[], EdgeServer], host: str, port: int) -> None:
         self.port = port

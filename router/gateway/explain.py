@@ -35,12 +35,14 @@ class Explain:
         path = request.query.get("path", "/v1/chat/completions")
         body = await read_body(request, self._limits)
         generation = parse_generation(path, request.headers, body, runtime.session_headers)
+
+        async def explain() -> Any:
+            choice, failure, silence = await runtime.planner.explain(generation)
+            return explained(runtime, generation.model, choice, (failure, silence))
+
         # The admin port has a thread of its own; what the answer is made from belongs to the other.
-        answer = asyncio.run_coroutine_threadsafe(
-            runtime.planner.explain(generation), runtime.crashed.get_loop()
-        )
-        choice, failure, silence = await asyncio.wrap_future(answer)
-        return json_response(explained(runtime, generation.model, choice, (failure, silence)))
+        answer = asyncio.run_coroutine_threadsafe(explain(), runtime.crashed.get_loop())
+        return json_response(await asyncio.wrap_future(answer))
 
 
 def explained(

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from router.events.snapshot import encode_snapshot
-from router.gateway.admin import METRICS_CONTENT_TYPE, healthz, read
+from router.gateway.admin import Metrics, healthz, read, see
 from router.gateway.app import Gateway, Handler
 from router.gateway.cors import Cors
 from router.gateway.describe import describe_known
@@ -25,7 +25,7 @@ def build_index_server(runtime: IndexRuntime) -> EdgeServer:
     routes: dict[str, Mapping[str, Handler]] = {
         "/healthz": {"GET": healthz},
         "/readyz": {"GET": answers.readyz},
-        "/metrics": {"GET": answers.metrics},
+        "/metrics": {"GET": Metrics(runtime.metrics, answers.loop)},
         "/debug/replicas": {"GET": answers.replicas},
         "/internal/snapshot": {"GET": answers.snapshot},
     }
@@ -35,6 +35,7 @@ def build_index_server(runtime: IndexRuntime) -> EdgeServer:
 class _Answers:
     def __init__(self, runtime: IndexRuntime) -> None:
         self._runtime = runtime
+        self.loop = runtime.supervisor.crashed.get_loop()
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         obstacle = read(self._runtime.obstacle)
@@ -42,16 +43,10 @@ class _Answers:
             return json_response({"status": "ready"})
         return json_response({"status": "not ready", "reason": obstacle}, 503)
 
-    async def metrics(self, request: web.BaseRequest) -> web.Response:
-        return web.Response(
-            body=read(self._runtime.metrics.exposition),
-            headers={"content-type": METRICS_CONTENT_TYPE},
-        )
-
     async def replicas(self, request: web.BaseRequest) -> web.Response:
         desk = self._runtime.desk
         body = {
-            "replicas": read(self._describe),
+            "replicas": await see(self.loop, self._describe),
             "routers": desk.routers,
             "questions": desk.counters.questions,
         }
@@ -59,8 +54,7 @@ class _Answers:
 
     async def snapshot(self, request: web.BaseRequest) -> web.Response:
         """See `admin.Snapshot`: the loop that follows must take it."""
-        loop = self._runtime.supervisor.crashed.get_loop()
-        taking = asyncio.run_coroutine_threadsafe(self._runtime.keeper.snapshot(), loop)
+        taking = asyncio.run_coroutine_threadsafe(self._runtime.keeper.snapshot(), self.loop)
         replicas = await asyncio.wrap_future(taking)
         body = encode_snapshot(replicas)
         return web.Response(body=body, content_type="application/msgpack")
