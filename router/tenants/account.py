@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from router.tenants.ledger import WINDOW_S, Ask, Refusal, Taken, charged, correction, refusal
-from router.tenants.tenant import Tenant
+from router.tenants.ledger import WINDOW_S, Ask, Refusal, Taken, charged, correction
 
 FRESH_S: Final = 2.0
 """So long it matters how many requests of the others were in flight when Redis told last."""
@@ -17,7 +16,7 @@ class Account:
     `own_…` all that it let in.
 
     `in_flight`: its own requests. `is_told`: Redis knows their number. `others`: requests of the
-    other routers in flight, told at `heard_at`.
+    other routers in flight, told at `heard_at`, when it had `own_then` itself.
     """
 
     tenant_id: str
@@ -31,6 +30,7 @@ class Account:
     in_flight: int = 0
     is_told: bool = True
     others: int = 0
+    own_then: int = 0
     heard_at: float = float("-inf")
 
     @property
@@ -64,8 +64,8 @@ class Account:
             self.requests, self.tokens = requests, tokens
 
     def hear_of_others(self, in_flight: int, now: float) -> None:
-        """Requests that others have in flight; where they are many, a late Redis gives nothing."""
-        self.others, self.heard_at = in_flight, now
+        """Requests that others have in flight, beside our own of now."""
+        self.others, self.own_then, self.heard_at = in_flight, self.in_flight, now
 
     def give_back(self, ask: Ask, window: int) -> None:
         """Redis has booked what nobody waited for any more. Whatever became of it was booked
@@ -85,19 +85,9 @@ class Account:
 
     def take_alone(self, ask: Ask, now: float, routers: int) -> Taken:
         """Decide without Redis: this router's share of what was left when it last heard."""
-        tenant = ask.tenant
-        share = Tenant(
-            id=tenant.id,
-            requests_per_minute=_share(tenant.requests_per_minute, self.requests, routers),
-            tokens_per_minute=_share(tenant.tokens_per_minute, self.tokens, routers),
-            concurrent_requests=self._at_once(tenant.concurrent_requests, now, routers),
-        )
+        refused = self._beyond(ask, now, routers)
         requests = self.requests + self.untold_requests
         tokens = self.tokens + self.untold_tokens
-        tokens_then = tokens + min(charged(ask), max(1, share.tokens_per_minute - self.tokens))
-        refused = refusal(share, requests + 1, tokens_then, self.in_flight + 1)
-        if refused is None and share.concurrent_requests < 0:
-            refused = Refusal.CONCURRENT
         if refused is None:
             self.untold_requests += 1
             self.untold_tokens += charged(ask)
@@ -113,19 +103,38 @@ class Account:
         self.own_tokens += extra
         self.is_told = False
 
-    def _at_once(self, bound: int, now: float, routers: int) -> int:
-        """This router's share of places; -1: none is free.
+    def _beyond(self, ask: Ask, now: float, routers: int) -> Refusal | None:
+        """What one more request would be beyond, of our own share."""
+        tenant = ask.tenant
+        requests, tokens = self.requests + self.untold_requests, self.tokens + self.untold_tokens
+        share = self._share(tenant.requests_per_minute, self.requests, routers)
+        if tenant.requests_per_minute and requests + 1 > share:
+            return Refusal.REQUESTS
+        share = self._share(tenant.tokens_per_minute, self.tokens, routers)
+        # a request of more than a whole share may still have it
+        taken = min(charged(ask), max(1, share - self.tokens))
+        if tenant.tokens_per_minute and tokens + taken > share:
+            return Refusal.TOKENS
+        if tenant.concurrent_requests:
+            places = self._places(tenant.concurrent_requests, now, routers)
+            return Refusal.CONCURRENT if self.in_flight + 1 > places else None
+        return None
+
+    def _places(self, bound: int, now: float, routers: int) -> int:
+        """How many requests it may have in flight.
 
         Just after Redis told, others hold what it said. Later on nobody knows.
         """
-        if not bound or now - self.heard_at > FRESH_S:
-            return _share(bound, 0, routers)
-        free = max(0, bound - self.others - self.in_flight)
-        return self.in_flight + free // routers or -1
+        if now - self.heard_at > FRESH_S:
+            return max(1, bound // routers)
+        return self.own_then + max(0, bound - self.others - self.own_then) // routers
 
+    def _share(self, bound: int, used: int, routers: int) -> int:
+        """This router's bound, what all used before included.
 
-def _share(bound: int, used: int, routers: int) -> int:
-    """A router's bound, what all used before included; at least one more, if there is any left."""
-    if not bound or used >= bound:
-        return bound
-    return used + max(1, (bound - used) // routers)
+        The last few, which are fewer than the routers, nobody gives out: but each gives at least
+        one in a minute, if there was any left.
+        """
+        if used >= bound:
+            return bound
+        return used + max((bound - used) // routers, 0 if self.own_requests else 1)

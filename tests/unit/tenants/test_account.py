@@ -51,3 +51,34 @@ async def test_a_new_minute_begins_with_a_whole_budget():
     assert (await ledger.take(ask)).refusal is Refusal.REQUESTS
     now[0] = 60.0
     assert (await ledger.take(ask)).refusal is None
+
+
+def test_places_that_others_held_when_redis_told_are_theirs_for_a_while():
+    tenant = Tenant(id="a", concurrent_requests=6)
+    account = Account("a", window=1000)
+    account.hear_of_others(6, NOW)
+    assert admitted(account, tenant, 9, routers=4) == 0
+    account.hear_of_others(0, NOW)
+    # a share of what was free then, however often it is asked
+    assert admitted(account, tenant, 9, routers=4) == 1
+    account.hear_of_others(5, NOW - 60.0)
+    assert admitted(account, tenant, 9, routers=2) == 2
+
+
+def test_of_the_last_few_each_router_gives_out_one_at_most():
+    tenant = Tenant(id="a", requests_per_minute=2)
+    account = Account("a", window=1000)
+    assert admitted(account, tenant, 9, routers=4) == 1
+    account.learn(1000, 1, 0, account.carry())
+    assert admitted(account, tenant, 9, routers=4) == 0
+
+
+def test_what_redis_booked_for_nobody_comes_back():
+    tenant = Tenant(id="a", requests_per_minute=100)
+    account = Account("a", window=1000)
+    account.learn(1000, 100, 500, (1000, 0, 0))
+    account.give_back(Ask(tenant, 5), 1000)
+    assert account.carry() == (1000, -1, -5)
+    assert admitted(account, tenant, 9, routers=4) == 1
+    account.give_back(Ask(tenant, 5), 999)
+    assert account.carry() == (1000, 0, -5)
