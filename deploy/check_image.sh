@@ -14,6 +14,7 @@ tar -cf - --exclude=__pycache__ pyproject.toml constraints.txt README.md LICENSE
 "${PYTHON:-python3}" -m venv "$work/opt"
 (cd "$work/src" && "$work/opt/bin/pip" install --quiet --no-cache-dir --constraint constraints.txt ".[k8s,otel,mistral]")
 "$work/opt/bin/pip" uninstall --quiet --yes pip
+(cd / && NUMBA_CPU_NAME=generic "$work/opt/bin/python" -c 'from router.index.compiled import compile_all; compile_all()')
 rm -rf "$work/src"
 mkfifo "$work/said"
 unshare --mount sh -eu -c '
@@ -22,7 +23,7 @@ unshare --mount sh -eu -c '
     if touch "$1/x" 2>/dev/null; then echo "the root is not read-only" >&2; exit 1; fi
     cd /
     exec setpriv --reuid=10001 --regid=10001 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
-        env -i PATH="$1/opt/bin" HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+        env -i PATH="$1/opt/bin" HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 NUMBA_CPU_NAME=generic \
         warmgate serve --host 127.0.0.1 --port 0
 ' sh "$work" >"$work/said" &
 router=$!

@@ -8,8 +8,7 @@ from typing import Final
 from router.events.sequence import SequenceTracker
 
 SLICE_BLOCKS: Final = 512
-"""Blocks applied before other tasks get a turn: about half a millisecond, and at times 2 ms, when
-the index puts its trays away."""
+"""Blocks applied before other tasks get a turn: about half a millisecond."""
 
 
 @dataclass(slots=True)

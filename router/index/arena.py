@@ -1,131 +1,96 @@
-"""The memory of the index: rows of 16 entries, handed out to tables and taken back.
-
-Everything that grows with the number of blocks lives here, in flat arrays, so an entry costs
-18 bytes and its share of unused slots instead of the hundred and more of a dict with its objects.
-All tables draw from one arena, so what one gives back another can use.
-"""
+"""The memory of the index: one array, whose layout is `layout`, and what changes it (`kernels`,
+`sweeping`)."""
 
 from __future__ import annotations
 
 import mmap
+from array import array
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Keys: TypeAlias = NDArray[np.uint64]
-Slots: TypeAlias = NDArray[np.int64]
-Flags: TypeAlias = NDArray[np.bool_]
+from router.index import kernels
+from router.index.compiled import Cells, compile_all
+from router.index.layout import FRESH, LOST, PRESSED, UNIT, UNIT_BYTES, UNITS, USED, VERSION
 
-ROW_SLOTS: Final = 16
-ROW_KEY_BYTES: Final = 8 * ROW_SLOTS
-ROW_BYTES: Final = (8 + 8 + 2) * ROW_SLOTS + 2
-_GROW_ROWS: Final = 256
-_GROW_SHARE: Final = 12
-_GROW_ROWS_AT_MOST: Final = 4096
-_HUGE_FROM_ROWS: Final = 16_384
+P = ParamSpec("P")
+T = TypeVar("T")
+Allocate: TypeAlias = Callable[[int], mmap.mmap]
+"""Takes a number of bytes, gives so many zeros, which need not take memory before they are
+written to."""
+
+AT_LEAST_UNITS: Final = 16
+_LOW_SHARE: Final = 64
+_LOW_AT_LEAST: Final = 2
+_HUGE_FROM_UNITS: Final = 512
 """From here on (4 MiB) the memory is asked for in pages of 2 MiB: entries lie anywhere, and with
 small pages half of the time of a look goes into finding the page."""
-_RESERVE_SHARE: Final = 1 / 16
-_RESERVE_AT_LEAST: Final = 32 * 1024
-
-
-class ArenaFull(Exception):
-    """The bound is reached: there is no row left."""
+_VERSION_BITS: Final = 2**32 - 1
 
 
 class Arena:
-    """`max_bytes` bounds what the rows take. A slot is a number: row x 16 + place in the row.
+    """`max_bytes` (at least 128 KiB) bounds what it takes. Addresses for all of it are reserved at
+    the start, so growing moves nothing; what was never used takes no memory."""
 
-    A key of 0 means that a slot is free. `key_bytes` is the same memory as `keys`: searching a
-    row as bytes is the fastest way to find one key. Addresses for all of it are
-    reserved at the start, so growing moves nothing; what was never used takes no memory.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._for_rows = max_bytes - max(int(max_bytes * _RESERVE_SHARE), _RESERVE_AT_LEAST)
-        self.overhead = 0
-        """What the users of the arena take outside of it, as they tell it."""
-        self._rows = 0
-        self._free: list[int] = []
-        most = max_bytes // ROW_BYTES + 1
-        self.key_bytes, values, depths, levels, spilled = self._memory = [
-            _reserve(size * most) for size in (ROW_KEY_BYTES, ROW_KEY_BYTES, 2 * ROW_SLOTS, 1, 1)
-        ]
-        self.keys = np.frombuffer(self.key_bytes, np.uint64)
-        self.rows = self.keys[: most * ROW_SLOTS].reshape(most, ROW_SLOTS)
-        self.values = np.frombuffer(values, np.uint64)
-        self.depths = np.frombuffer(depths, np.uint16)
-        self.levels = np.frombuffer(levels, np.uint8)
-        self.spilled = np.frombuffer(spilled, np.uint8)
-        self.key_cells = memoryview(self.key_bytes).cast("Q")
-        self.value_cells = memoryview(values).cast("Q")
-        self.depth_cells = memoryview(depths).cast("H")
+    def __init__(self, max_bytes: int, allocate: Allocate | None = None) -> None:
+        compile_all()
+        units = max(max_bytes // UNIT_BYTES, AT_LEAST_UNITS)
+        self._memory = (allocate or reserve)(units * UNIT_BYTES)
+        self.cells: Cells = np.frombuffer(self._memory, np.uint32)
+        self.header = memoryview(self._memory).cast("B").cast("I")[: int(UNIT)]
+        self._is_huge = False
+        self.write(kernels.begin, units, max(_LOW_AT_LEAST, units // _LOW_SHARE))
 
     @property
     def bytes(self) -> int:
-        """What is taken, free rows included."""
-        return self._rows * ROW_BYTES + self.overhead
+        """What is taken, what was given back included."""
+        return self.header[FRESH] * int(UNIT_BYTES)
 
     @property
-    def free_rows(self) -> int:
-        """Rows that can still be handed out."""
-        return max(0, (self._for_rows - self.bytes) // ROW_BYTES) + len(self._free)
+    def free_share(self) -> float:
+        """Of all that the bound allows."""
+        return 1 - self.header[USED] / self.header[UNITS]
 
     @property
-    def is_full(self) -> bool:
-        """Has even half of the reserve for what is not in rows been used up?"""
-        return 2 * self.bytes > self._for_rows + self.max_bytes
+    def lost(self) -> int:
+        """Blocks forgotten for all replicas, because there was no room for what was left of a
+        set."""
+        return self.header[LOST]
 
-    def charge(self, count: int) -> None:
-        """Count bytes of a user; ArenaFull if there is no room for them."""
-        if self.bytes + count > self.max_bytes:
-            raise ArenaFull
-        self.overhead += count
+    def take_pressed(self) -> bool:
+        """Has memory been short since this was asked?"""
+        was_pressed = bool(self.header[PRESSED])
+        self.header[PRESSED] = 0
+        return was_pressed
 
-    def take(self, count: int) -> Slots:
-        """Rows without entries. ArenaFull if there are not so many."""
-        if count > self.free_rows:
-            raise ArenaFull
-        missing = count - len(self._free)
-        if missing > 0:
-            usual = min(self._rows // _GROW_SHARE, _GROW_ROWS_AT_MOST)
-            self._grow(max(missing, _GROW_ROWS, usual))
-        taken = self._free[-count:]
-        del self._free[-count:]
-        return np.array(taken, np.int64)
+    def write(
+        self, kernel: Callable[Concatenate[Cells, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call what changes the cells. Readers elsewhere know by the version."""
+        header = self.header
+        header[VERSION] = (header[VERSION] + 1) & _VERSION_BITS
+        try:
+            return kernel(self.cells, *args, **kwargs)
+        finally:
+            header[VERSION] = (header[VERSION] + 1) & _VERSION_BITS
 
-    def give_back(self, rows: Slots) -> None:
-        """Empty these rows; any table may have them next."""
-        self.rows[rows] = 0
-        self.spilled[rows] = 0
-        self._free.extend(rows.tolist())
-
-    def copy(self, source: Slots, target: Slots) -> None:
-        """Copy entries from slot to slot."""
-        self.keys[target] = self.keys[source]
-        self.values[target] = self.values[source]
-        self.depths[target] = self.depths[source]
-
-    def _grow(self, count: int) -> None:
-        count = min(count, (self._for_rows - self.bytes) // ROW_BYTES)
-        if self._rows < _HUGE_FROM_ROWS <= self._rows + count:
-            for memory in self._memory:
-                _ask_for_huge_pages(memory)
-        self._free.extend(range(self._rows + count - 1, self._rows - 1, -1))
-        self._rows += count
+    def ask_for_huge_pages(self) -> None:
+        """Once it is worth it, where the system has them (Linux, unless it is told otherwise)."""
+        if self._is_huge or self.header[FRESH] < _HUGE_FROM_UNITS:
+            return
+        self._is_huge = True
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
 
 
-def _reserve(size: int) -> mmap.mmap:
+def reserve(size: int) -> mmap.mmap:
     """Addresses of so many zeros, which take memory when they are first written to."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, flags=flags)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _ask_for_huge_pages(memory: mmap.mmap) -> None:
-    """Where the system has them (Linux; it may be told not to give any)."""
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+def halves(hashes: Sequence[int]) -> Cells:
+    """64-bit hashes as kernels want them. OverflowError, TypeError: they are none."""
+    return np.frombuffer(array("Q", hashes), np.uint32)

@@ -1,189 +1,177 @@
-"""Books blocks on and off a replica's shelves and in the table of holders, in step."""
+"""A block on a shelf and its holder's bit, in step: plain functions over the index's memory,
+compiled."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from router.blocks import BlockHash, EngineHash
-from router.index.arena import Arena, ArenaFull, Flags, Keys, Slots
-from router.index.holders import Holders
-from router.index.holdings import MAX_DEPTH, Holdings, Shelf, key_of, keys_of
-from router.index.stats import IndexStats
-from router.index.table import ABSENT
+from router.index.compiled import Cells, called, inlined, integer
+from router.index.layout import (
+    BLOCK,
+    BLOCKS,
+    COUNT,
+    LOST,
+    MAP_WIDTH,
+    MARK,
+    OTHERS,
+    PLACES,
+    SEGMENT_COUNT,
+    SEGMENT_HEAD,
+    SET_USES,
+    SLOT,
+    UNIT_BITS,
+    WIDTH,
+)
+from router.index.replica_sets import has, new_table, slot_record, toggled, unuse
+from router.index.tables import LOW_HALF, find, merge, put, remove, room, seek
+from router.index.units import cell
 
-_MANY: Final = 8
-"""From so many blocks on, arrays are faster than one block at a time."""
+Key: TypeAlias = tuple[int, int]
+"""A hash of 64 bits: its high and its low half."""
+Change: TypeAlias = tuple[int, int]
+"""A set, and what it becomes with a slot more, or less: the same for many blocks in a row. What it
+becomes is -1 if there is no memory for it."""
+
+SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
+OFFSET: Final = np.uint64(0xD1B54A32D192ED03)
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(LOW_HALF)
 
 
-@dataclass(slots=True)
-class Books:
-    """Each block is booked with its handle on one shelf, and its holder's bit in `holders`."""
+@inlined
+def shelf_key(handles: Cells, number: int) -> Key:
+    """Engines may number their blocks as they like; multiplying spreads such numbers over all
+    bits, and different ones stay different."""
+    whole = (np.uint64(handles[2 * number + 1]) << _HALF) | np.uint64(handles[2 * number])
+    key = whole * SPREAD + OFFSET
+    return integer(key >> _HALF), integer(key & _LOW)
 
-    arena: Arena
-    holders: Holders
-    stats: IndexStats
 
-    def hold(
-        self, holdings: Holdings, shelf: Shelf, keys: Keys, blocks: Keys, depths: Slots
-    ) -> None:
-        """One more copy of each.
+@inlined
+def block_key(blocks: Cells, number: int) -> Key:
+    return integer(blocks[2 * number + 1]), integer(blocks[2 * number])
 
-        What lies deeper than the replica's cap is refused. ArenaFull: so is the rest, and counted.
-        """
-        allowed = depths <= holdings.depth_cap
-        if not allowed.all():
-            self.stats.refused += int((~allowed).sum())
-            keys, blocks, depths = keys[allowed], blocks[allowed], depths[allowed]
-        if len(keys) < _MANY:
-            self._hold_each(holdings, shelf, (keys, blocks, depths))
-            return
-        try:
-            slots, is_new = shelf.table.upsert_many(keys)
-            if is_new.all():
-                self._book(holdings, shelf, slots, (blocks, depths))
-                return
-            self._book(holdings, shelf, slots[is_new], (blocks[is_new], depths[is_new]))
-        except ArenaFull:
-            self.stats.refused += len(keys)
-            raise
-        known = ~is_new
-        self._hold_each(holdings, shelf, (keys[known], blocks[known], depths[known]))
 
-    def hold_one(
-        self, holdings: Holdings, shelf: Shelf, key: int, block: BlockHash, depth: int
-    ) -> None:
-        """One more copy of a block. ArenaFull."""
-        arena = self.arena
-        slot = shelf.table.find(key)
-        if slot != ABSENT:
-            known = arena.value_cells[slot]
-            if known == block:
-                shelf.add_copy(key)
-                return
-            self.stats.conflicts += 1
-            shelf.drop_extra_copies(key)
-            self._release(holdings, shelf, slot)
-        slot = shelf.table.insert(key)
-        arena.value_cells[slot] = block
-        arena.depth_cells[slot] = min(depth, MAX_DEPTH)
-        try:
-            was_held = self.holders.add(block, holdings.bit)
-        except ArenaFull:
-            shelf.table.delete(slot)
-            raise
-        if was_held:
-            holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
+@inlined
+def block_of(cells: Cells, at: int) -> Key:
+    """The block of a shelf's entry."""
+    return cell(cells, at + BLOCK + 1), cell(cells, at + BLOCK)
 
-    def add_copy(self, shelf: Shelf, key: int) -> None:
-        """One more copy of a block, if it is held."""
-        if shelf.table.find(key) != ABSENT:
-            shelf.add_copy(key)
 
-    def remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        """One copy less of each. Unknown ones are noted where they may be parked, and counted."""
-        if len(handles) < _MANY:
-            for handle in handles:
-                self._remove_one(holdings, shelf, handle)
-            return
-        keys = keys_of(handles)
-        ordered = np.sort(keys)
-        if not (ordered[1:] == ordered[:-1]).any():
-            self._remove_once(holdings, shelf, handles, keys)
-            return
-        left = np.arange(len(keys))
-        while len(left):
-            first = np.unique(keys[left], return_index=True)[1]
-            once = left[first]
-            named = [handles[number] for number in once.tolist()]
-            self._remove_once(holdings, shelf, named, keys[once])
-            left = np.delete(left, first)
+@inlined
+def no_change() -> Change:
+    return integer(-1), integer(0)
 
-    def drop_slots(self, holdings: Holdings, shelf: Shelf, slots: Slots) -> None:
-        """Take blocks off a shelf whatever the number of their copies."""
-        if not len(slots):
-            return
-        blocks = self.arena.values[slots]
-        if shelf.extra_copies:
-            for key in self.arena.keys[slots].tolist():
-                shelf.drop_extra_copies(key)
-        shelf.table.delete_many(slots)
-        if holdings.other_handles:
-            for block in blocks.tolist():
-                self._let_go(holdings, block)
-        else:
-            self.holders.drop_many(blocks, holdings.bit)
 
-    def _book(
-        self, holdings: Holdings, shelf: Shelf, slots: Slots, contents: tuple[Keys, Slots]
-    ) -> None:
-        blocks, depths = contents
-        if not len(slots):
-            return
-        try:
-            was_held: Flags = self.holders.add_many(blocks, holdings.bit)
-        except ArenaFull:
-            shelf.table.delete_many(slots)
-            raise
-        self.arena.values[slots] = blocks
-        self.arena.depths[slots] = np.minimum(depths, MAX_DEPTH)
-        if not was_held.any():
-            return
-        for block in blocks[was_held].tolist():
-            holdings.other_handles[block] = holdings.other_handles.get(block, 0) + 1
+@inlined
+def no_memory() -> Change:
+    return integer(-1), integer(-1)
 
-    def _hold_each(self, holdings: Holdings, shelf: Shelf, what: tuple[Keys, Keys, Slots]) -> None:
-        keys, blocks, depths = (column.tolist() for column in what)
-        for number, (key, block, depth) in enumerate(zip(keys, blocks, depths, strict=True)):
-            try:
-                self.hold_one(holdings, shelf, key, block, depth)
-            except ArenaFull:
-                self.stats.refused += len(keys) - number
-                raise
 
-    def _remove_once(
-        self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash], keys: Keys
-    ) -> None:
-        """One copy less of each; none comes twice."""
-        slots = shelf.table.find_many(keys)
-        held = slots != ABSENT
-        if not held.all():
-            for number in np.flatnonzero(~held).tolist():
-                self._miss(shelf, handles[number])
-            keys, slots = keys[held], slots[held]
-        self.stats.removed += len(slots)
-        if shelf.extra_copies:
-            last = np.array([not shelf.drop_extra_copy(key) for key in keys.tolist()], np.bool_)
-            slots = slots[last]
-        self.drop_slots(holdings, shelf, slots)
+@inlined
+def hold(cells: Cells, slot: int, block: Key, last: Change) -> Change:
+    """A slot holds a block. Returns the change to hand on; if its second is -1, it does not."""
+    at = find(cells, BLOCKS, block[0], block[1])
+    holders = cell(cells, at + MARK) if at > 0 else integer(0)
+    if has(cells, holders, slot):
+        return last if count_other(cells, slot, block) else no_memory()
+    if holders != last[0]:
+        last = holders, toggled(cells, holders, slot)
+        if last[1] < 0:
+            return last
+    if at > 0:
+        cells[at + MARK] = last[1]
+        cells[last[1] + SET_USES] += 1
+        # a set that is gone may come back as another one
+        return (integer(-1), last[1]) if unuse(cells, holders) else last
+    at = room(cells, BLOCKS, block[0], block[1], -at)
+    if at == 0:
+        return no_memory()
+    put(cells, BLOCKS, at, block, last[1])
+    cells[last[1] + SET_USES] += 1
+    return last
 
-    def _remove_one(self, holdings: Holdings, shelf: Shelf, handle: EngineHash) -> None:
-        key = key_of(handle)
-        slot = shelf.table.find(key)
-        if slot == ABSENT:
-            self._miss(shelf, handle)
-            return
-        self.stats.removed += 1
-        if not (shelf.extra_copies and shelf.drop_extra_copy(key)):
-            self._release(holdings, shelf, slot)
 
-    def _miss(self, shelf: Shelf, handle: EngineHash) -> None:
-        if not (shelf.parked and shelf.parked.note_removed(handle)):
-            self.stats.removed_unknown += 1
+@called
+def count_other(cells: Cells, slot: int, block: Key) -> bool:
+    """One more handle for a block that the slot holds. False: there is no memory."""
+    record = slot_record(cells, slot)
+    others = cell(cells, record + OTHERS)
+    if others == 0:
+        others = new_table(cells, MAP_WIDTH)
+        if others == 0:
+            return False
+        cells[record + OTHERS] = others
+    at = seek(cells, others, block[0], block[1])
+    if at > 0:
+        cells[at + MARK] += 1
+        return True
+    at = room(cells, others, block[0], block[1], -at)
+    if at == 0:
+        return False
+    put(cells, others, at, block, integer(1))
+    return True
 
-    def _release(self, holdings: Holdings, shelf: Shelf, slot: int) -> None:
-        block = self.arena.value_cells[slot]
-        shelf.table.delete(slot)
-        self._let_go(holdings, block)
 
-    def _let_go(self, holdings: Holdings, block: BlockHash) -> None:
-        others = holdings.other_handles
-        if block in others:
-            others[block] -= 1
-            if not others[block]:
-                del others[block]
-            return
-        self.holders.drop(block, holdings.bit)
+@called
+def let_go(cells: Cells, slot: int, block: Key, last: Change) -> Change:
+    """A handle less for a block that a slot holds. Returns the change to hand on."""
+    others = cell(cells, slot_record(cells, slot) + OTHERS)
+    if others and cells[others + COUNT]:
+        at = seek(cells, others, block[0], block[1])
+        if at > 0:
+            cells[at + MARK] -= 1
+            if cells[at + MARK] == 0:
+                take_out(cells, others, at)
+            return last
+    return unhold(cells, slot, block, last)
+
+
+@called
+def unhold(cells: Cells, slot: int, block: Key, last: Change) -> Change:
+    """A slot holds a block no longer. Returns the change to hand on."""
+    at = find(cells, BLOCKS, block[0], block[1])
+    holders = cell(cells, at + MARK) if at > 0 else integer(0)
+    if not has(cells, holders, slot):
+        return last
+    if holders != last[0]:
+        last = holders, toggled(cells, holders, slot)
+    if last[1] > 0:
+        cells[at + MARK] = last[1]
+        cells[last[1] + SET_USES] += 1
+    else:
+        if last[1] < 0:
+            cells[LOST] += 1
+        take_out(cells, BLOCKS, at)
+    return no_change() if unuse(cells, holders) else last
+
+
+@called
+def take_out(cells: Cells, table: int, at: int) -> None:
+    """Remove an entry; now and then look whether its segment is worth keeping."""
+    remove(cells, table, at)
+    segment = at >> UNIT_BITS << UNIT_BITS
+    if cell(cells, segment + SEGMENT_COUNT) & 31 == 0:
+        merge(cells, table, segment)
+
+
+@called
+def drop_entry(cells: Cells, shelf: int, at: int, key: Key) -> int:
+    """Take a block off a shelf, however many copies. Returns what `find` would say now."""
+    block = block_of(cells, at)
+    remove(cells, shelf, at)
+    let_go(cells, cell(cells, shelf + SLOT), block, no_change())
+    return seek(cells, shelf, key[0], key[1])
+
+
+@called
+def let_all_go(cells: Cells, shelf: int, segment: int) -> int:
+    """A segment of a shelf goes: its slot holds none of its blocks. Returns how many."""
+    width, slot = cell(cells, shelf + WIDTH), cell(cells, shelf + SLOT)
+    last = no_change()
+    at = segment + SEGMENT_HEAD
+    for _ in range(cell(cells, shelf + PLACES)):
+        if cells[at + MARK]:
+            last = unhold(cells, slot, block_of(cells, at), last)
+        at += width
+    return cell(cells, segment + SEGMENT_COUNT)

@@ -1,21 +1,19 @@
-"""What one replica holds: engine hash → our hash, and how many copies of each."""
+"""What one replica holds: its slot, and for each KV cache group a shelf: engine hash → our hash."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
-import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
-from router.index.arena import Arena, Keys, Slots
+from router.blocks import BlockRemoved, BlockStored, EngineHash
+from router.index.arena import Arena, halves
+from router.index.compiled import Cells
+from router.index.layout import COUNT
 from router.index.parking import ParkingLot
 from router.index.stats import IndexStats
-from router.index.table import Table
-from router.index.tray import Removals, Tray
 
 ShelfKey: TypeAlias = "int | str | None"
 """The KV cache group of a shelf, as the engine numbers it (None: it names none), or GUESSES."""
@@ -23,22 +21,12 @@ ShelfKey: TypeAlias = "int | str | None"
 GUESSES: Final = "guesses"
 """The shelf of blocks that no event has told of."""
 
-MAX_DEPTH: Final = 2**16 - 1
-"""Blocks deeper than this count as no deeper."""
-
-UNCAPPED: Final = 2**62
-
 _IN_REACH: Final = frozenset((None, "GPU"))
 _REMOTE: Final = "REMOTE"
 # Groups in which every block of a prefix stays until it is evicted. The others (sliding window,
 # mamba, chunked) register only some blocks, and a hit there cannot be told from the events.
 _WHOLE_PREFIX: Final = frozenset(("full_attention", "mla_attention", "sink_full_attention"))
-
 _MASK: Final = 2**64 - 1
-# Engines may number their blocks as they like; multiplying spreads such numbers over all bits.
-_SPREAD: Final = 0x9E3779B97F4A7C15
-_OFFSET: Final = 0xD1B54A32D192ED03
-_COPY_BYTES: Final = 110
 
 
 def is_in_reach(event: BlockStored | BlockRemoved) -> bool:
@@ -71,104 +59,43 @@ def is_matchable(event: BlockStored, stats: IndexStats) -> bool:
     return False
 
 
-def key_of(handle: EngineHash) -> int:
-    """An engine hash as an evenly spread 64-bit key. Different ints of 64 bits stay different."""
-    number = handle if isinstance(handle, int) else xxh3_64_intdigest(handle)
-    return (number * _SPREAD + _OFFSET) & _MASK
-
-
-def keys_of(handles: Sequence[EngineHash]) -> Keys:
-    """`key_of` for many."""
+def handles_of(hashes: Sequence[EngineHash]) -> Cells:
+    """Engine hashes as 64-bit numbers, as kernels want them. Different ints of 64 bits stay
+    different; bytes are hashed."""
     try:
-        numbers = np.frombuffer(array("Q", cast(Sequence[int], handles)), np.uint64)
+        return halves(cast(Sequence[int], hashes))
     except (TypeError, OverflowError):  # bytes, or ints below 0
-        return np.array([key_of(handle) for handle in handles], np.uint64)
-    keys: Keys = numbers * np.uint64(_SPREAD) + np.uint64(_OFFSET)
-    return keys
+        return halves([_number(each) for each in hashes])
 
 
+def _number(handle: EngineHash) -> int:
+    return handle & _MASK if isinstance(handle, int) else xxh3_64_intdigest(handle)
+
+
+@dataclass(slots=True)
 class Shelf:
-    """The blocks of one KV cache group.
+    """The blocks of one KV cache group: `table` is where its head lies.
 
     Engines store equal blocks more than once and remove the copies one by one, so copies are
-    counted; nearly all blocks have one, so only further ones take space. ArenaFull if the index
-    is at its bound.
+    counted (up to 65,535).
     """
 
-    __slots__ = (
-        "_arena",
-        "extra_copies",
-        "gone",
-        "parked",
-        "table",
-        "tray",
-    )
-
-    def __init__(self, arena: Arena, parked: ParkingLot) -> None:
-        self._arena = arena
-        self.table = Table(arena)
-        self.parked = parked
-        self.extra_copies: dict[int, int] = {}
-        self.tray = Tray()
-        """What was stored last; see `trays`."""
-        self.gone = Removals()
-        """What is to be removed from the table."""
-
-    def add_copy(self, key: int) -> None:
-        """Count one more copy of a block that is there."""
-        if key not in self.extra_copies:
-            self._arena.overhead += _COPY_BYTES
-        self.extra_copies[key] = self.extra_copies.get(key, 0) + 1
-
-    def drop_extra_copy(self, key: int) -> bool:
-        """Uncount a copy; False if there is but one, which is the caller's to remove."""
-        extra = self.extra_copies.get(key, 0)
-        if extra > 1:
-            self.extra_copies[key] = extra - 1
-        elif extra == 1:
-            self.drop_extra_copies(key)
-        return extra > 0
-
-    def drop_extra_copies(self, key: int) -> None:
-        """Only one copy is left."""
-        if self.extra_copies.pop(key, None) is not None:
-            self._arena.overhead -= _COPY_BYTES
-
-    def dismantle(self, cells: int) -> Iterator[Slots]:
-        """The slots that hold blocks, a few at a time; memory is given back on the way."""
-        yield from self.table.dismantle(cells)
-        self._arena.overhead -= _COPY_BYTES * len(self.extra_copies)
-        self.extra_copies.clear()
+    table: int
+    parked: ParkingLot
 
 
 @dataclass(slots=True)
 class Holdings:
-    """One replica's shelves, and its bit in the sets of holders.
+    """One replica's shelves, and its slot in the sets of holders (-1: there was none to be had).
 
-    `other_handles`: our hash → engine hashes beyond the first that stand for the same block
-    (engines may hash what we don't, as tokens that follow the block). `depth_cap`: blocks deeper in
-    their chain than this are not kept. `reports_reused`: see `PrefixIndex.expect_reused`.
+    `reports_reused`: see `PrefixIndex.expect_reused`.
     """
 
     slot: int
     block_sizes: set[int] = field(default_factory=set)
     shelves: dict[ShelfKey, Shelf] = field(default_factory=dict)
-    other_handles: dict[BlockHash, int] = field(default_factory=dict)
-    depth_cap: int = UNCAPPED
     reports_reused: bool = False
 
-    @property
-    def bit(self) -> int:
-        """The replica's bit in a mask of holders."""
-        return 1 << self.slot
-
-    def held(self, arena: Arena) -> Iterator[BlockHash]:
-        """Every block held; one that several engine hashes stand for comes several times."""
-        for shelf in self.shelves.values():
-            yield from shelf.tray.blocks()
-            for slots in shelf.table.chunks(4096):
-                yield from arena.values[slots].tolist()
-
-    def handles(self) -> int:
+    def handles(self, arena: Arena) -> int:
         """Number of (group, engine hash) pairs held."""
-        return sum(shelf.table.count + len(shelf.tray) for shelf in self.shelves.values())
+        return sum(int(arena.cells[shelf.table + COUNT]) for shelf in self.shelves.values())

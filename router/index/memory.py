@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
-from router.index.arena import Arena, ArenaFull
-from router.index.booking import Books
+from router.index import kernels
+from router.index.arena import Allocate, Arena, halves
 from router.index.bound import Trimmer
-from router.index.dump import HoldingsDump, dump_holdings, load_shelf
-from router.index.holders import Holders
+from router.index.compiled import Cells
+from router.index.dump import HoldingsDump, dump_holdings, listed, load_shelf
 from router.index.holdings import (
     GUESSES,
     Holdings,
     Shelf,
     ShelfKey,
+    handles_of,
     is_in_reach,
     is_matchable,
 )
+from router.index.layout import COPIES, REPORTED
 from router.index.origin import chain, root_seed
 from router.index.parking import Parked, ParkingLot
+from router.index.slots import NO_SLOT, Slots
 from router.index.stats import IndexStats
-from router.index.tray import Part
-from router.index.trays import Trays
 from router.replicas.replica import ReplicaId
 
 DEFAULT_MAX_BYTES: Final = 512 * 2**20
@@ -33,17 +33,17 @@ TIDY_BLOCKS: Final = 2048
 """What `tidy` does in one call by default: about 1 ms."""
 
 _TIDIED_PER_STORED: Final = 2
-_ROWS_AT_HAND: Final = 8
-_BLOCKS_PER_ROW: Final = 4
+_COPIES, _REPORTED = int(COPIES), int(REPORTED)
 
 
 class MemoryIndex:
-    """`PrefixIndex` in compact arrays.
+    """`PrefixIndex` in one array.
 
     `clock`: monotonic seconds. `max_bytes`: bound on what the index takes; at the bound the
     replica that holds most forgets the ends of its longest chains (`bound`), and what finds no
     room meanwhile is refused; both are counted. `max_parked`, `parked_ttl_s`: how many events of
-    a replica may wait for their parent, and for how long.
+    a replica may wait for their parent, and for how long. `allocate`: where the array comes from,
+    so that other processes may read it.
     """
 
     def __init__(
@@ -53,35 +53,30 @@ class MemoryIndex:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_parked: int = 1024,
         parked_ttl_s: float = 30.0,
+        allocate: Allocate | None = None,
     ) -> None:
         self._clock, self.max_bytes = clock, max_bytes
         self._max_parked, self._parked_ttl_s = max_parked, parked_ttl_s
         self._stats = IndexStats()
-        self._arena = Arena(max_bytes)
-        self._holders = Holders(self._arena)
-        self._books = Books(self._arena, self._holders, self._stats)
-        self._trays = Trays(self._arena, self._holders, self._books)
-        self._trimmer = Trimmer(self._books)
+        self._arena = Arena(max_bytes, allocate)
+        self._slots = Slots(self._arena)
+        self._trimmer = Trimmer(self._arena, self._stats)
         self._replicas: dict[ReplicaId, Holdings] = {}
 
     def __len__(self) -> int:
-        """(block, replica) pairs held, each KV cache group for itself. O(replicas).
-
-        A further copy of a block may count until `put_away`.
-        """
-        self._trays.settle()
-        return sum(held.handles() for held in self._replicas.values())
+        """(block, replica) pairs held, each KV cache group for itself. O(replicas)."""
+        return sum(self.replicas().values())
 
     @property
     def bytes(self) -> int:
-        """What the index takes, free rows included."""
-        return self._arena.bytes + self._trays.bytes
+        """What the index takes, what is free again included."""
+        return self._arena.bytes
 
     @property
     def stats(self) -> IndexStats:
         """The counters, brought up to date."""
-        self._trays.settle()
-        self._stats.parked = sum(len(shelf.parked) for _, shelf in self._shelves())
+        shelves = [each for held in self._replicas.values() for each in held.shelves.values()]
+        self._stats.parked = sum(len(shelf.parked) for shelf in shelves)
         return self._stats
 
     def store(self, replica_id: ReplicaId, event: BlockStored) -> None:
@@ -99,6 +94,7 @@ class MemoryIndex:
         if shelf.parked:
             self._stats.orphaned += shelf.parked.expire(self._clock())
         self._place_with_children(holdings, shelf, event)
+        self._keep_bound()
 
     def remove(self, replica_id: ReplicaId, event: BlockRemoved) -> None:
         """See `PrefixIndex`. Only the copy in the same group and in reach is meant."""
@@ -110,7 +106,7 @@ class MemoryIndex:
         if holdings is None or shelf is None:
             self._stats.removed_unknown += len(event.block_hashes)
             return
-        self._remove(holdings, shelf, event.block_hashes)
+        self._remove(shelf, event.block_hashes)
 
     def assume(self, replica_id: ReplicaId, prefix: Sequence[BlockHash], block_size: int) -> None:
         """The replica holds this prefix, by a guess: on a shelf of its own. Makes it known."""
@@ -118,15 +114,17 @@ class MemoryIndex:
         holdings.block_sizes.add(block_size)
         shelf = self._shelf(holdings, GUESSES)
         if shelf is not None:
-            known = bisect_left(prefix, 1, key=lambda block: not self._trays.holds(shelf, block))
-            part = Part(holdings.bit, known, list(prefix[known:]), list(prefix[known:]))
-            self._take(holdings, shelf, part, prefix[known - 1] if known else None)
+            known = bisect_left(prefix, 1, key=lambda block: not self._holds(shelf, block))
+            if known < len(prefix):
+                blocks = halves(prefix[known:])
+                self._take(shelf, known, blocks, blocks, _COPIES)
+            self._keep_bound()
 
     def unassume(self, replica_id: ReplicaId, blocks: Sequence[BlockHash]) -> None:
         """Take guesses back."""
         holdings = self._replicas.get(replica_id)
         if holdings is not None and GUESSES in holdings.shelves:
-            self._remove(holdings, holdings.shelves[GUESSES], blocks)
+            self._remove(holdings.shelves[GUESSES], blocks)
 
     def expect_reused(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`."""
@@ -138,7 +136,7 @@ class MemoryIndex:
         if holdings is None:
             return
         self._retire(holdings)
-        fresh = self._holders.open(replica_id)
+        fresh = self._slots.open(replica_id)
         fresh.block_sizes = holdings.block_sizes
         fresh.reports_reused = holdings.reports_reused
         self._replicas[replica_id] = fresh
@@ -148,15 +146,11 @@ class MemoryIndex:
         holdings = self._replicas.pop(replica_id, None)
         if holdings is not None:
             self._retire(holdings)
+            self._slots.part(replica_id)
 
     def match(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """See `PrefixIndex`."""
-        self._trays.settle()
-        found = self._holders.walk(prefix)
-        if self._trimmer.has_capped:
-            for replica_id, depth in found.items():
-                found[replica_id] = min(depth, self._replicas[replica_id].depth_cap + 1)
-        return found
+        return self._slots.match(prefix)
 
     def block_sizes(self, replica_id: ReplicaId | None = None) -> frozenset[int]:
         """See `PrefixIndex`."""
@@ -167,20 +161,17 @@ class MemoryIndex:
 
     def blocks_of(self, replica_id: ReplicaId) -> set[BlockHash]:
         """All blocks that a replica holds; empty if it is not known. O(blocks)."""
-        self._trays.settle()
         holdings = self._replicas.get(replica_id)
-        return set(holdings.held(self._arena)) if holdings else set()
+        shelves = holdings.shelves.values() if holdings else ()
+        return {block for each in shelves for block in listed(self._arena, each).blocks.tolist()}
 
     def replicas(self) -> dict[ReplicaId, int]:
         """The replicas known, and how many blocks each holds. O(replicas)."""
-        return {replica_id: held.handles() for replica_id, held in self._replicas.items()}
+        return {known: held.handles(self._arena) for known, held in self._replicas.items()}
 
     def dump(self, replica_id: ReplicaId) -> HoldingsDump:
         """All that a replica holds (what waits for a parent apart). O(blocks)."""
-        holdings = self._replicas.get(replica_id, Holdings(0))
-        for shelf in holdings.shelves.values():
-            self._put_away(holdings, shelf)
-        return dump_holdings(self._arena, holdings)
+        return dump_holdings(self._arena, self._replicas.get(replica_id, Holdings(NO_SLOT)))
 
     def load(self, replica_id: ReplicaId, dump: HoldingsDump) -> None:
         """Make a replica hold what was dumped, and nothing else."""
@@ -190,56 +181,48 @@ class MemoryIndex:
         for shelf_dump in dump.shelves:
             shelf = self._shelf(holdings, shelf_dump.group)
             if shelf is not None:
-                load_shelf(self._books, holdings, shelf, shelf_dump)
+                self._stats.refused += load_shelf(self._arena, shelf, shelf_dump)
+            self._keep_bound()
 
     @property
     def is_untidy(self) -> bool:
         """Is memory of forgotten blocks still to be given back?"""
-        return self._holders.is_sweeping or self._trimmer.is_busy
+        return self._slots.is_sweeping or self._trimmer.is_busy
 
     def tidy(self, limit: int = TIDY_BLOCKS) -> None:
         """Give back memory of about `limit` forgotten blocks. Each `store` does a little of it."""
-        self._holders.sweep(limit)
+        self._slots.sweep(limit)
         self._trimmer.step(limit)
-        self._trimmer.lift(self._replicas.values())
+        self._trimmer.lift()
 
-    def put_away(self) -> None:
-        """Move all that was stored lately from trays into tables. `store` does so by itself."""
-        for holdings, shelf in self._shelves():
-            self._put_away(holdings, shelf)
-
-    def _shelves(self) -> list[tuple[Holdings, Shelf]]:
-        return [(held, each) for held in self._replicas.values() for each in held.shelves.values()]
-
-    def _put_away(self, holdings: Holdings, shelf: Shelf) -> None:
-        if self._arena.free_rows < _ROWS_AT_HAND + len(shelf.tray) // _BLOCKS_PER_ROW:
+    def _keep_bound(self) -> None:
+        self._arena.ask_for_huge_pages()
+        if self._arena.take_pressed():
             self._trimmer.press(self._replicas.values())
             self.tidy()
-        with suppress(ArenaFull):
-            self._trays.put_away(holdings, shelf)
 
     def _holdings(self, replica_id: ReplicaId) -> Holdings:
         holdings = self._replicas.get(replica_id)
         if holdings is None:
-            holdings = self._replicas[replica_id] = self._holders.open(replica_id)
+            holdings = self._replicas[replica_id] = self._slots.open(replica_id)
         return holdings
 
     def _shelf(self, holdings: Holdings, group: ShelfKey) -> Shelf | None:
         shelf = holdings.shelves.get(group)
-        if shelf is None:
-            try:
+        if shelf is None and holdings.slot != NO_SLOT:
+            table = self._arena.write(kernels.new_shelf, holdings.slot)
+            if table:
                 lot = ParkingLot(self._max_parked, self._parked_ttl_s)
-                shelf = holdings.shelves[group] = Shelf(self._arena, lot)
-            except ArenaFull:
-                return None
+                shelf = holdings.shelves[group] = Shelf(table, lot)
         return shelf
 
     def _retire(self, holdings: Holdings) -> None:
         self._trimmer.abandon(holdings)
-        for shelf in holdings.shelves.values():
-            self._trays.drop(shelf)
-        self._holders.retire(holdings)
-        self._holders.sweep(TIDY_BLOCKS)
+        self._slots.retire(holdings)
+        self._slots.sweep(TIDY_BLOCKS)
+
+    def _holds(self, shelf: Shelf, handle: EngineHash) -> bool:
+        return kernels.look_up(self._arena.cells, shelf.table, handles_of((handle,)))[0] >= 0
 
     def _place_with_children(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
         ready = [Parked(event, 0.0)]
@@ -248,53 +231,44 @@ class MemoryIndex:
             self._place(holdings, shelf, parked.event)
             if shelf.parked:
                 for handle in parked.event.block_hashes:
-                    if self._trays.holds(shelf, handle):
+                    if self._holds(shelf, handle):
                         ready.extend(reversed(shelf.parked.take_children(handle)))
             if parked.removed:
-                self._remove(holdings, shelf, parked.removed)
+                self._remove(shelf, parked.removed)
 
     def _place(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
-        seed, depth = 0, 0
-        if event.parent_block_hash is None:
+        parent, depth, mode = event.parent_block_hash, 0, _COPIES
+        if parent is None:
             seed = root_seed(event)
+            mode = _REPORTED if holdings.reports_reused else _COPIES
         else:
-            parent = self._trays.find(shelf, event.parent_block_hash)
-            if parent is None:
+            cells, handle = self._arena.cells, handles_of((parent,))
+            above, block = kernels.look_up(cells, shelf.table, handle)
+            if above < 0:
                 self._stats.orphaned += shelf.parked.park(event, self._clock())
                 return
-            seed, depth = parent[0], parent[1] + 1
-        count = len(event.block_hashes)
+            seed, depth = int(block), above + 1
         blocks = chain(event, seed)
         if blocks is None:
-            self._stats.unreadable += count
-            return
-        part = Part(holdings.bit, depth, list(event.block_hashes), blocks)
-        if holdings.reports_reused and event.parent_block_hash is None:
-            for missing in self._trays.missing(shelf, part):
-                count -= len(missing.blocks)
-                self._take(holdings, shelf, missing, None)
-            self._stats.reported_again += count
+            self._stats.unreadable += len(event.block_hashes)
         else:
-            self._take(holdings, shelf, part, event.parent_block_hash)
+            self._take(shelf, depth, handles_of(event.block_hashes), halves(blocks), mode)
 
-    def _take(
-        self, holdings: Holdings, shelf: Shelf, part: Part, parent: EngineHash | None
-    ) -> None:
-        count = min(len(part.blocks), max(0, holdings.depth_cap + 1 - part.depth))
-        self._stats.stored += count
-        if count < len(part.blocks):
-            self._stats.refused += len(part.blocks) - count
-            del part.blocks[count:], part.handles[count:]
-        if not self._trays.hold(holdings, shelf, part, parent):
-            self._put_away(holdings, shelf)
-            with suppress(ArenaFull):
-                self._trays.book(holdings, shelf, part)
-        elif self._trays.is_due(shelf):
-            self._put_away(holdings, shelf)
-        elif self._trays.is_overfull:
-            self._put_away(*max(self._shelves(), key=lambda pair: len(pair[1].tray)))
+    def _take(self, shelf: Shelf, depth: int, handles: Cells, blocks: Cells, mode: int) -> None:
+        done, again, conflicts = self._arena.write(
+            kernels.store, shelf.table, depth, handles, blocks, mode
+        )
+        stats = self._stats
+        stats.stored += done - again
+        stats.reported_again += again
+        stats.conflicts += conflicts
+        stats.refused += len(blocks) // 2 - done
 
-    def _remove(self, holdings: Holdings, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        if shelf.tray.holds_any(handles):
-            self._put_away(holdings, shelf)
-        self._trays.remove(holdings, shelf, handles)
+    def _remove(self, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
+        keys = handles_of(handles)
+        unknown = self._arena.write(kernels.remove_copies, shelf.table, keys)
+        self._stats.removed += len(handles) - unknown
+        if unknown:
+            for number in keys[:unknown].tolist():
+                if not (shelf.parked and shelf.parked.note_removed(handles[number])):
+                    self._stats.removed_unknown += 1

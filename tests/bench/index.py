@@ -76,14 +76,10 @@ def match_over_64_replicas() -> Figures:
         held = rng.randrange(1, 626)
         index.store(f"r{number}", stored(range(held), ids[: held * BLOCK_SIZE]))
     prefix = hash_blocks(as_tokens(ids), BLOCK_SIZE)
-    fresh = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
-    index.put_away()
-    settled = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
+    times = sorted(timed_us(lambda: index.match(prefix)) for _ in range(5000))
     return {
-        "match_625_blocks_64_replicas_p50_us": settled[2500],
-        "match_625_blocks_64_replicas_p99_us": settled[4950],
-        "match_625_fresh_blocks_64_replicas_p50_us": fresh[2500],
-        "match_625_fresh_blocks_64_replicas_p99_us": fresh[4950],
+        "match_625_blocks_64_replicas_p50_us": times[2500],
+        "match_625_blocks_64_replicas_p99_us": times[4950],
     }
 
 
@@ -158,7 +154,6 @@ def index_operations() -> Figures:
     def store_all() -> None:
         for event in ready:
             index.store("a", event)
-        index.put_away()
 
     def remove_all() -> None:
         for event in removals:
@@ -229,8 +224,6 @@ def fill(replicas: int, shared: int, pairs: int) -> Figures:
         part = rng.randrange(1, 626)
         index.store(f"r{number}", stored(range(part), first[:part], block_size=1))
     prefix = hash_blocks(as_tokens(first), 1)
-    mixed = sorted(timed_us(lambda: index.match(prefix)) for _ in range(2000))
-    index.put_away()
     times = sorted(timed_us(lambda: index.match(prefix)) for _ in range(2000))
     return {
         "pairs": float(held),
@@ -240,8 +233,6 @@ def fill(replicas: int, shared: int, pairs: int) -> Figures:
         "store_ns_per_pair": seconds / held * 1e9,
         "match_625_blocks_p50_us": times[1000],
         "match_625_blocks_p99_us": times[1980],
-        "match_625_half_fresh_blocks_p50_us": mixed[1000],
-        "match_625_half_fresh_blocks_p99_us": mixed[1980],
     }
 
 

@@ -1,4 +1,4 @@
-"""The index against a model at sizes where trays are put away, rows split, wait and merge."""
+"""The index against a model at sizes where segments split and merge."""
 
 import random
 from collections import Counter
@@ -67,6 +67,5 @@ def test_any_events_leave_what_a_counter_of_copies_holds(seed):
     for name, counts in copies.items():
         blocks = {block_of[handle] for handle, count in counts.items() if count}
         assert index.blocks_of(name) == blocks
-    index.put_away()
     assert len(index) == sum(1 for counts in copies.values() for count in counts.values() if count)
     assert index.stats.conflicts == index.stats.removed_unknown == index.stats.orphaned == 0

@@ -90,10 +90,6 @@ class IndexMachine(RuleBasedStateMachine):
         self.copies[replica_id].clear()
 
     @rule()
-    def put_away(self) -> None:
-        self.index.put_away()
-
-    @rule()
     def tidy(self) -> None:
         self.index.tidy(1)
 
@@ -115,7 +111,6 @@ class IndexMachine(RuleBasedStateMachine):
             assert self.index.blocks_of(replica_id) == blocks
 
     def teardown(self) -> None:
-        self.index.put_away()
         self.holds_what_the_model_holds()
         held = self.index.replicas()
         for replica_id in "abc":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from router.blocks import BlockHash, BlockStored
+from router.blocks import BlockHash
 from router.central import Desk, wire
 from router.events.keeper import Keeper
 from router.index import MemoryIndex, TieredIndex
@@ -16,16 +16,8 @@ from tests.support.builders import NoSources
 from tests.support.events import removed, stored
 
 
-class PutAway(MemoryIndex):
-    """Has everything in its arrays at all times, nothing in trays."""
-
-    def store(self, replica_id: str, event: BlockStored) -> None:
-        super().store(replica_id, event)
-        self.put_away()
-
-
-class Crowded(PutAway):
-    """Has rows that are split and rows that overflow, because others hold thousands of blocks."""
+class Crowded(MemoryIndex):
+    """Has segments that are split and merged again, because others hold thousands of blocks."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -75,7 +67,6 @@ def _body(frame: bytes) -> bytes:
 
 MAKERS: dict[str, type[MemoryIndex]] = {
     "memory": MemoryIndex,
-    "put away": PutAway,
     "crowded": Crowded,
     "tiered": Tiered,
     "central": Central,

@@ -6,7 +6,7 @@ import pytest
 
 from router.index import MemoryIndex
 from tests.support.events import prefix, removed, stored
-from tests.support.indexes import PutAway, Tiered
+from tests.support.indexes import Tiered
 
 TOKENS = list(range(16))
 
@@ -44,7 +44,7 @@ def test_too_many_that_wait_push_out_the_oldest():
 
 
 BOUND = 256 * 1024
-SHARES = {MemoryIndex: 1, PutAway: 1, Tiered: 3}
+SHARES = {MemoryIndex: 1, Tiered: 3}
 """In how many equal parts an index divides its bound."""
 
 
@@ -61,7 +61,7 @@ def fill(index: MemoryIndex, replica_id: str, chains: int, blocks: int, seed: in
             parent = handles[-1]
 
 
-@pytest.mark.parametrize("make", [MemoryIndex, PutAway, Tiered])
+@pytest.mark.parametrize("make", [MemoryIndex, Tiered])
 def test_the_bound_in_bytes_is_kept_whatever_is_stored(make):
     index = make(clock=Clock(), max_bytes=BOUND * SHARES[make])
     for number in range(40):
@@ -71,7 +71,7 @@ def test_the_bound_in_bytes_is_kept_whatever_is_stored(make):
     assert index.stats.trimmed > 0
 
 
-@pytest.mark.parametrize("make", [MemoryIndex, PutAway, Tiered])
+@pytest.mark.parametrize("make", [MemoryIndex, Tiered])
 def test_at_the_bound_leaves_go_before_their_parents(make):
     index = make(clock=Clock(), max_bytes=BOUND * SHARES[make])
     rng = random.Random(1)
