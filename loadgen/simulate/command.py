@@ -13,7 +13,7 @@ from rich.table import Table
 from loadgen.files import write_json
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
-from loadgen.simulate import published, whatif
+from loadgen.simulate import anchors, published, whatif
 from loadgen.simulate.benchmark import Benchmark, Estimate, Row, goals, run_case, verdicts
 from loadgen.simulate.goals import Goal
 from loadgen.simulate.suite import Case
@@ -43,6 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--slo-ttft-ms", type=float, help="wait in the router while no replica keeps it")
     add("--event-loss", type=float, help="share of event batches that are lost")
     add("--calibrate", action="store_true", help="compare with llm-d's published ladder and end")
+    add("--anchors", type=Path, metavar="DIR", help="compare with toy policies on public traces")
     add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
     add("--ttft-p95-ms", type=float, default=500.0, help="the SLO of --what-if")
     add("--json", type=Path, metavar="FILE")
@@ -50,7 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 async def run(args: argparse.Namespace, console: Console, around: Surroundings) -> int:
-    """0; 1 if the default and round robin were compared and a goal was missed."""
+    """0; 1 if a goal was missed, or an anchor."""
     known = _catalogue(args).cases()
     if args.list:
         for case in known.values():
@@ -59,6 +60,8 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     if args.calibrate:
         console.print(await asyncio.to_thread(published.deviations))
         return 0
+    if args.anchors is not None:
+        return await asyncio.to_thread(_anchored, args.anchors, console)
     chosen, policies = _chosen(args, known), args.policy or list(POLICIES)
     if args.what_if:
         for case in chosen:
@@ -85,6 +88,18 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     found = goals(rows)
     _print_goals(found, console)
     return 0 if all(goal.is_met for goal in found) else 1
+
+
+def _anchored(folder: Path, console: Console) -> int:
+    """0; 1 if a hit rate is off by more than a point."""
+    table, is_met = anchors.empty_table(), True
+    for point in anchors.points(folder):
+        anchors.add_row(table, point)
+        is_met &= point.is_met
+    if not table.row_count:
+        raise UsageError(f"{folder} has none of {', '.join(anchors.FILES.values())}")
+    console.print(table)
+    return 0 if is_met else 1
 
 
 def _catalogue(args: argparse.Namespace) -> Catalogue:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from loadgen.simulate.traffic import Ask, Dialogue, Ids, Segment, Stage, Traffic
-from loadgen.workload.formats import read_trace
+from loadgen.workload.formats import TraceFile, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +170,22 @@ def trace(path: Path, seed: int, requests: int | None = None) -> Traffic:
     Some of Mooncake's have their times on a grid of 3 s, on which all of a point's requests would
     collide: the seed shifts each within those 3 s. What a row says no hash of is nobody else's.
     """
-    rng, ids, found = Random(f"trace {seed}"), Ids(), read_trace(path)
+    rng, found = Random(f"trace {seed}"), read_trace(path)
     is_grid = all(row.timestamp % GRID_MS == 0 for row in found.rows)
     grid_s = GRID_MS / 1e3 if is_grid else 0.0
+    dialogues = [
+        replace(dialogue, start_s=dialogue.start_s + rng.uniform(0.0, grid_s))
+        for dialogue in islice(dialogues_of(found), requests)
+    ]
+    dialogues.sort(key=lambda dialogue: dialogue.start_s)
+    return Traffic([Stage("all", dialogues)], f"{path.name}, {len(dialogues)} rows")
+
+
+def dialogues_of(found: TraceFile, is_keyed: bool = False) -> Iterator[Dialogue]:
+    """A trace's rows, each for itself. `is_keyed`: named by its first block."""
+    ids = Ids()
     names: dict[int, int] = {}
-    dialogues = []
-    for row in found.rows[:requests]:
+    for row in found.rows:
         left, segments = row.input_length, []
         for block in row.hash_ids:
             if left > 0:
@@ -183,7 +195,6 @@ def trace(path: Path, seed: int, requests: int | None = None) -> Traffic:
                 left -= found.block_tokens
         if left > 0:
             segments.append((ids.new(), left))
-        start_s = (row.timestamp - found.rows[0].timestamp) / 1e3 + rng.uniform(0.0, grid_s)
-        dialogues.append(Dialogue(start_s, (Ask(tuple(segments), row.output_length),)))
-    dialogues.sort(key=lambda dialogue: dialogue.start_s)
-    return Traffic([Stage("all", dialogues)], f"{path.name}, {len(dialogues)} rows")
+        start_s = (row.timestamp - found.rows[0].timestamp) / 1e3
+        ask = Ask(tuple(segments), row.output_length)
+        yield Dialogue(start_s, (ask,), str(row.hash_ids[:1]) if is_keyed else None)
