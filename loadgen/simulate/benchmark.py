@@ -62,6 +62,7 @@ class Verdict(msgspec.Struct, frozen=True):
     is_control_within_noise: bool
     of_bound: float
     regret: float
+    regret_later: float
 
 
 class Benchmark(msgspec.Struct, frozen=True):
@@ -85,13 +86,13 @@ def run_case(
     case: Case,
     policies: Sequence[str],
     seeds: Sequence[int],
-    oracle_every: int,
+    oracle_samples: int,
     progress: Callable[[str], None],
     workers: Workers | None = None,
 ) -> list[Row]:
     """The same seeds, so the same requests, for every policy."""
     trials = [
-        Trial(case.name, policy, seed, oracle_every if policy == DEFAULT else 0)
+        Trial(case.name, policy, seed, oracle_samples if policy == DEFAULT else 0)
         for policy, seed in product(policies, seeds)
     ]
     measured = (workers or Here({case.name: case})).measure(trials)
@@ -159,6 +160,7 @@ def _verdict(case: str, by_policy: Mapping[str, Row]) -> Verdict:
         is_control_within_noise=_is_noise(ours, control),
         of_bound=ours.hit_rate.mean / ours.pooled_bound.mean if ours.pooled_bound.mean else 1.0,
         regret=ours.regret.mean,
+        regret_later=estimate([one.regret_later for one in ours.seeds]).mean,
     )
 
 

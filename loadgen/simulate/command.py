@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add("--seeds", type=int, default=3, metavar="N", help="runs of each, for intervals")
     add("--jobs", type=int, default=1, metavar="N", help="so many processes at once")
-    add("--oracle-every", type=int, default=20, metavar="N", help="regret of one request in N")
+    add("--oracle-samples", type=int, default=150, metavar="N", help="regret of N requests a run")
     add("--replicas", type=int, help="instead of the workload's own number")
     add("--routers", type=int, help="so many routers, each with its own view")
     add("--share-load-ms", type=float, help="until a router knows what another has in flight")
@@ -64,11 +64,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
         return await asyncio.to_thread(_anchored, args.anchors, console)
     chosen, policies = _chosen(args, known), args.policy or list(POLICIES)
     if args.what_if:
-        for case in chosen:
-            table = await asyncio.to_thread(
-                whatif.smallest_fleets, case, policies, args.ttft_p95_ms
-            )
-            console.print(whatif.table_of(case, table, args.ttft_p95_ms))
+        await asyncio.to_thread(_what_if, chosen, policies, args.ttft_p95_ms, console)
         return 0
     rows: list[Row] = []
     for case in chosen:
@@ -77,7 +73,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
             case,
             policies,
             range(args.seeds),
-            args.oracle_every,
+            args.oracle_samples,
             around.console.print,
             Processes(_catalogue(args), args.jobs) if args.jobs > 1 else Here({case.name: case}),
         )
@@ -88,6 +84,14 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     found = goals(rows)
     _print_goals(found, console)
     return 0 if all(goal.is_met for goal in found) else 1
+
+
+def _what_if(
+    chosen: Sequence[Case], policies: Sequence[str], ttft_p95_ms: float, console: Console
+) -> None:
+    for case in chosen:
+        fleets = whatif.smallest_fleets(case, policies, ttft_p95_ms)
+        console.print(whatif.table_of(case, fleets, ttft_p95_ms))
 
 
 def _anchored(folder: Path, console: Console) -> int:

@@ -62,6 +62,8 @@ class Figures(msgspec.Struct, frozen=True):
     prediction_error: float
     """Median of |predicted TTFT - TTFT| / TTFT; 0 where the policy predicts none."""
     regret: float = 0.0
+    regret_later: float = 0.0
+    """Of the choices made when every replica had answered something."""
     copies: float = 0.0
     """Replicas that hold a block, in the mean over distinct blocks, at the end."""
     most_waiting: int = 0
@@ -84,6 +86,7 @@ class Extras:
     """What only the whole run knows."""
 
     regret: float = 0.0
+    regret_later: float = 0.0
     copies: float = 0.0
     most_waiting: int = 0
     bound: float = 0.0
@@ -117,6 +120,7 @@ def figures(served: Sequence[Served], extras: Extras, slo: Slo) -> Figures:
         load_max_over_mean=_spread(served, extras.names),
         prediction_error=_prediction_error(served),
         regret=extras.regret,
+        regret_later=extras.regret_later,
         copies=extras.copies,
         most_waiting=extras.most_waiting,
         bound=extras.bound,

@@ -102,6 +102,7 @@ class Simulation:
         held = [set(engine.pool.copies()) for engine in engines.values()]
         return Extras(
             regret=self.oracle.regret,
+            regret_later=self.oracle.later,
             copies=sum(map(len, held)) / max(len(set().union(*held)), 1),
             most_waiting=max(engine.tally.most_waiting for engine in engines.values()),
             bound=self.bounds.unlimited,

@@ -1,7 +1,7 @@
 """Policies as simple as those that the regression anchors were computed with.
 
-They live here and not in the router: nobody should serve with them. Each knows what a candidate
-says and what it chose itself; ties go to who computed least of the last 200 prompts, then by id.
+They live here and not in the router: nobody should serve with them. Each knows what candidates hold
+and what it chose itself; ties go to who computed least of the last 200 prompts, then by id.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Final
 
 from router.routing import Candidate, Decision, Policy, Reason, RouteQuery
 
+TOKENS_PER_S: Final = 15_000.0
+"""What a replica computes."""
 WINDOW: Final = 200
 """Prompts that `load` is of."""
 MOST_BEYOND_SHARE: Final = 0.25
@@ -89,22 +91,34 @@ class LongestMatch(_Toy):
 class LeastWork(_Toy):
     """The smallest sum of what waits there and what the prompt adds, in tokens."""
 
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._free_at: dict[str, float] = {}
+
     def _choose(self, query: RouteQuery, candidates: Sequence[Candidate]) -> Candidate:
-        return min(candidates, key=lambda c: (_work(query, c), self.load(c.replica_id)))
+        now = self._clock()
+        waits = {
+            c.replica_id: max(0.0, self._free_at.get(c.replica_id, 0) - now) for c in candidates
+        }
+
+        def work(c: Candidate) -> float:
+            return TOKENS_PER_S * waits[c.replica_id] + _uncached(query, c)
+
+        best = min(candidates, key=lambda c: (work(c), self.load(c.replica_id)))
+        self._free_at[best.replica_id] = now + work(best) / TOKENS_PER_S
+        return best
 
 
 def _uncached(query: RouteQuery, candidate: Candidate) -> int:
     return query.prompt_tokens - candidate.hit_tokens
 
 
-def _work(query: RouteQuery, candidate: Candidate) -> float:
-    return candidate.wait_ms / candidate.ttft.ms_per_token + _uncached(query, candidate)
-
-
-TOYS: Final[Mapping[str, Callable[[Random], Policy]]] = {
-    "random": Any,
-    "round robin": lambda rng: InTurn(),
-    "hash of first block": lambda rng: FirstBlock(),
-    "longest match": lambda rng: LongestMatch(),
-    "least work": lambda rng: LeastWork(),
+TOYS: Final[Mapping[str, Callable[[Random, Callable[[], float]], Policy]]] = {
+    "random": lambda rng, clock: Any(rng),
+    "round robin": lambda rng, clock: InTurn(),
+    "hash of first block": lambda rng, clock: FirstBlock(),
+    "longest match": lambda rng, clock: LongestMatch(),
+    "least work": lambda rng, clock: LeastWork(clock),
 }
+"""Each is given the run's time."""

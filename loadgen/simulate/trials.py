@@ -17,12 +17,12 @@ from loadgen.simulate.suite import Case, cases
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`oracle_every`: regret of one request in so many; 0: of none."""
+    """`oracle_samples`: regret of about so many requests of the run; 0: of none."""
 
     case: str
     policy: str
     seed: int
-    oracle_every: int = 0
+    oracle_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +84,7 @@ def measure(case: Case, trial: Trial) -> Measured:
     """Run it."""
     maker = policy_maker(trial.policy)
     traffic = case.make(trial.seed)
-    result = Simulation(case.fleet, traffic, maker, trial.seed, trial.oracle_every).run()
+    samples = trial.oracle_samples
+    every = max(1, traffic.requests // samples) if samples else 0
+    result = Simulation(case.fleet, traffic, maker, trial.seed, every).run()
     return Measured(result.total, result.stages)

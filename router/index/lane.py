@@ -11,9 +11,11 @@ from router.index.load import Load
 from router.index.residency import Residency
 from router.replicas import ReplicaId
 
-HEAD_DONE_AT_MOST: Final = 0.9
-"""Of the prefill at the head of the queue, at most this share is believed to be done: a replica
-that is slower than predicted must not look idle."""
+DONE_AT_MOST: Final = 0.9
+"""Of the step that runs, at most this share is believed to be done: a replica that is slower than
+predicted must not look idle."""
+STEP_TOKENS: Final = 8192
+"""What engines compute in one step at most (vLLM on large GPUs); a longer prompt takes several."""
 SAME_STEP: Final = 0.1
 """First tokens that follow within a tenth of the time that a step took are of the same step."""
 
@@ -36,6 +38,10 @@ class Reservation(Struct, eq=False):
     is_lesson: bool = False
     reusing_ms: float = 0.0
     """What its hit takes: the replica is busy with it, but others need not wait for it."""
+    step_ms: float = 0.0
+    """What the step that computes it takes beyond `cost_ms`, whatever else is in that step."""
+    host_ms: float = 0.0
+    """What passes until it can be in a step, beside the replica's steps."""
     running_then: int = 0
     computed_at: float | None = None
 
@@ -53,18 +59,22 @@ class Computed:
     hit_tokens: int
     running: int
     is_lesson: bool
+    is_alone: bool
+    """It found nobody before it: the time is from its booking, not from the step before."""
 
 
 @dataclass(slots=True)
 class Lane:
     """`pending` is in order of booking: engines serve first come first.
 
+    An engine computes in steps. Who waits when one ends is in the next; who comes while one runs
+    waits for its end. `step_began`: when the one that runs did, by prediction.
     `known`: its load at `known_at`, while nothing waits and nothing has changed since.
     """
 
     pending: dict[int, Reservation] = field(default_factory=dict)
     running: dict[int, Reservation] = field(default_factory=dict)
-    head_since: float = 0.0
+    step_began: float = 0.0
     residency: Residency = field(default_factory=Residency)
     batch: Computed | None = None
     known: Load | None = None
@@ -72,6 +82,8 @@ class Lane:
     quiet_since: float = 0.0
     _tokens: int = 0
     _cost_ms: float = 0.0
+    _step_cost_ms: float = 0.0
+    """Of those that waited when the step began."""
     _silent: int = 0
 
     def has(self, reservation: Reservation) -> bool:
@@ -81,7 +93,8 @@ class Lane:
         """It is sent: it waits until its first token."""
         self.known = None
         if not self.pending:
-            self.head_since = reservation.booked_at
+            self.step_began = reservation.booked_at + reservation.host_ms / 1e3
+            self._step_cost_ms = reservation.cost_ms
         self.pending[id(reservation)] = reservation
         self._tokens += reservation.uncached_tokens
         self._cost_ms += reservation.cost_ms
@@ -90,7 +103,8 @@ class Lane:
 
     def first_token(self, reservation: Reservation, now: float) -> Computed | None:
         """It waited, and decodes from now on. Returns the batch before, if this one ended it."""
-        since = max(self.head_since, reservation.booked_at)
+        is_alone = self.step_began <= reservation.booked_at + reservation.host_ms / 1e3
+        since = reservation.booked_at if is_alone else self.step_began
         self._decodes(reservation, now)
         reservation.computed_at = now
         batch, hit_tokens = self.batch, reservation.prompt_tokens - reservation.uncached_tokens
@@ -101,7 +115,7 @@ class Lane:
             return None
         self.batch = Computed(
             since, now, reservation.uncached_tokens, hit_tokens, reservation.running_then,
-            reservation.is_lesson,
+            reservation.is_lesson, is_alone,
         )  # fmt: skip
         return batch
 
@@ -121,9 +135,16 @@ class Lane:
         if not self.pending:
             return 0, 0.0, len(self.running), 0
         head = next(iter(self.pending.values()))
-        done_ms = min((now - self.head_since) * 1e3, HEAD_DONE_AT_MOST * head.cost_ms)
-        wait_ms = max(0.0, self._cost_ms - done_ms)
-        return self._tokens, wait_ms, len(self.running), len(self.pending)
+        step_ms = head.step_ms + self._in_step_ms(head)
+        # what comes now passes through the host while the step goes on
+        done_ms = (now - self.step_began) * 1e3 + head.host_ms
+        left_ms = head.step_ms + self._cost_ms - min(done_ms, DONE_AT_MOST * step_ms)
+        return self._tokens, max(0.0, left_ms), len(self.running), len(self.pending)
+
+    def _in_step_ms(self, head: Reservation) -> float:
+        """What the prompts in the step that runs take."""
+        most_ms = head.cost_ms * max(1.0, STEP_TOKENS / max(head.uncached_tokens, 1))
+        return min(max(self._step_cost_ms, head.cost_ms), most_ms)
 
     def resident(self, answer_tokens: float) -> int:
         """Tokens of the cache that requests in flight hold; answers are half done in the mean."""
@@ -135,17 +156,20 @@ class Lane:
 
     def _leave_queue(self, reservation: Reservation, now: float) -> None:
         self.known = None
-        if next(iter(self.pending)) == id(reservation):
-            self.head_since = now
+        was_head = next(iter(self.pending)) == id(reservation)
         del self.pending[id(reservation)]
         self._silent -= reservation.silent
         if self.pending:
             self._tokens -= reservation.uncached_tokens
             self._cost_ms -= reservation.cost_ms
+            if was_head:
+                head = next(iter(self.pending.values()))
+                self.step_began = max(now, head.booked_at + head.host_ms / 1e3)
+                self._step_cost_ms = self._cost_ms
         else:  # exactly: a sum of floats keeps what was rounded
             self._tokens, self._cost_ms, self.quiet_since = 0, 0.0, now
 
     def _settle_silent(self, now: float) -> None:
         for reservation in [r for r in self.pending.values() if r.silent]:
-            if (now - self.head_since) * 1e3 >= reservation.cost_ms:
+            if (now - self.step_began) * 1e3 >= reservation.cost_ms:
                 self._decodes(reservation, now)

@@ -119,8 +119,11 @@ class Claim(Struct, eq=False):
         batch = chooser.reservations.computed(booked)
         if batch is not None and batch.is_lesson:
             where = self.choice.contenders[booked.replica_id]
-            service_ms = max((batch.ended - batch.began) * 1e3 - where.distance_ms, 0.0)
-            sample = Sample(batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms)
+            way_ms = where.distance_ms if batch.is_alone else 0.0
+            service_ms = max((batch.ended - batch.began) * 1e3 - way_ms, 0.0)
+            sample = Sample(
+                batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms, batch.is_alone
+            )
             lesson = Lesson(booked.replica_id, where.fleet, batch.began, batch.ended, sample)
             chooser.lessons.learn(lesson, chooser.reservations.others.quiet)
         return ttft_ms
@@ -197,9 +200,11 @@ class Chooser:
         uncached = max(prompt_tokens - candidate.hit_tokens, min(1, prompt_tokens))
         prefix, ttft = contender.prefix, candidate.ttft
         is_lesson = prompt_tokens > 0 and candidate.full <= BUSIEST and not silent
+        reusing_ms = ttft.reusing_ms(prompt_tokens - uncached)
         reservation = Reservation(
             replica_id, uncached, ttft.computing_ms(uncached), prefix.hashes, self.clock(), silent,
-            prompt_tokens, prefix.block_size, is_lesson, ttft.reusing_ms(prompt_tokens - uncached),
+            prompt_tokens, prefix.block_size, is_lesson, reusing_ms,
+            ttft.step_ms(candidate.running) + reusing_ms, ttft.host_ms,
         )  # fmt: skip
         self.reservations.take(reservation)
         self._note_move(choice, replica_id, reservation.booked_at)
@@ -237,7 +242,8 @@ class Chooser:
             if wait_ms:
                 # Others may have learnt another speed, or none: whoever compares their queue with
                 # computing elsewhere must measure both by one speed.
-                wait_ms = min(wait_ms, ttft.computing_ms(load.queued_tokens))
+                most_ms = ttft.computing_ms(load.queued_tokens) + ttft.step_ms(running)
+                wait_ms = min(wait_ms, most_ms)
             full = memory_ms = memory_wait_ms = 0.0
             if size := size_of(replica_id):
                 resident, footprint = load.resident_tokens, alone_tokens - hit.coming_tokens

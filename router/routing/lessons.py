@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from router.replicas import ReplicaId
-from router.routing.ttft import Sample, Speeds
+from router.routing.ttft import Sample, Speeds, predicted_ms
 
 MOST_HELD: Final = 1024
 MOST_DROPPED: Final = 32
@@ -68,7 +68,4 @@ class Lessons:
 
     def _slowness(self, lesson: Lesson) -> float:
         sample, ttft = lesson.sample, self.speeds.of(lesson.replica_id, lesson.fleet)
-        expected_ms = ttft.predict_ms(
-            sample.uncached_tokens, 0.0, sample.running, sample.hit_tokens
-        )
-        return sample.service_ms / max(expected_ms, 1.0)
+        return sample.service_ms / max(predicted_ms(ttft, sample), 1.0)

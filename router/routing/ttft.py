@@ -1,10 +1,13 @@
 """How long a replica takes to compute a prompt, learnt from what it has shown.
 
-service ≈ base + per_token · uncached + per_hit_token · reused + per_running · decoding
+service ≈ step + per_token · uncached + per_hit_token · reused + per_running · decoding
+          + host, if it found nobody before it
 
 The service time of a prompt is what its first token took from when nobody was before it: from its
 booking, or from the first token of the one before. So waiting is never mistaken for slowness, and
-prompts that an engine computes in one step share what that step took.
+prompts that an engine computes in one step share what that step took. What a prompt passes through
+before it can be in a step (the host's work, the network) goes on beside the step before: only those
+that waited for none show it.
 
 A ridge regression whose past fades: each sample weighs by the inverse square of the time that the
 prior gives it, so that relative errors count alike for short and long prompts, and the prior never
@@ -32,12 +35,14 @@ from router.replicas import ReplicaId
 
 class Ttft(Struct, frozen=True, gc=False):
     """Milliseconds: fixed, per uncached token, per request that decodes beside it, per reused
-    token (hashing, block tables, reading its keys and values)."""
+    token (hashing, block tables, reading its keys and values). `host_ms`: the part of the fixed
+    ones that passes before a step, so that prompts behind need not wait for it."""
 
     base_ms: float = 20.0
     ms_per_token: float = 0.1
     ms_per_running: float = 0.5
     ms_per_hit_token: float = 0.002
+    host_ms: float = 10.0
 
     def scaled(self, factor: float) -> "Ttft":
         return Ttft(
@@ -45,10 +50,12 @@ class Ttft(Struct, frozen=True, gc=False):
             factor * self.ms_per_token,
             factor * self.ms_per_running,
             factor * self.ms_per_hit_token,
+            factor * self.host_ms,
         )
 
-    def values(self) -> tuple[float, float, float, float]:
-        return self.base_ms, self.ms_per_token, self.ms_per_running, self.ms_per_hit_token
+    def step_ms(self, running: int) -> float:
+        """What a step takes in which that many decode, beside the prompts that it computes."""
+        return max(self.base_ms - self.host_ms, 0.0) + running * self.ms_per_running
 
     def computing_ms(self, uncached_tokens: int) -> float:
         """How long a prompt keeps the engine from the next one.
@@ -79,6 +86,8 @@ class Sample(Struct, frozen=True, gc=False):
     hit_tokens: int
     running: int
     service_ms: float
+    is_alone: bool = True
+    """Nobody was before it."""
 
 
 PRIOR: Final = Ttft()
@@ -110,7 +119,7 @@ queue that waits for memory says little about computing. A fleet that did slow d
 all the same, when most samples say so."""
 
 
-FEATURES: Final = 4
+FEATURES: Final = 5
 _PER_TOKEN: Final = 1
 _UPPER: Final = [(row, column) for row in range(FEATURES) for column in range(row, FEATURES)]
 SUMS: Final = len(_UPPER) + FEATURES
@@ -135,9 +144,9 @@ class TtftModel:
 
     def observe(self, sample: Sample) -> None:
         """A prompt was computed."""
-        weight = 1.0 / max(_predict(self.prior, sample), 1.0) ** 2
+        weight = 1.0 / max(predicted_ms(self.prior, sample), 1.0) ** 2
         if self.samples >= FIRST_SAMPLES:
-            expected = SURPRISE * _predict(self.ttft, sample)
+            expected = SURPRISE * predicted_ms(self.ttft, sample)
             weight *= min(1.0, expected / max(sample.service_ms, 1.0)) ** 2
         x, y = _features(sample), sample.service_ms
         products = [x[row] * x[column] for row, column in _UPPER]
@@ -159,7 +168,7 @@ class TtftModel:
         for (row, column), total in zip(_UPPER, self._sums, strict=False):
             a[row][column] = a[column][row] = total
         b = self._sums[len(_UPPER) :]
-        prior = _scaled(self.prior.values())
+        prior = _parameters(self.prior)
         scale = _scale(a, b, prior)
         for row, value in enumerate(prior):
             # samples were weighed by the prior's times, so these are too, whatever the scale
@@ -167,12 +176,14 @@ class TtftModel:
             ridge = belief / max(value, 1e-6) ** 2
             a[row][row] += ridge
             b[row] += ridge * scale * value
-        base, per_unit, running, per_hit_unit = _solve_positive(a, b)
+        step, per_unit, running, per_hit_unit, host = _solve_positive(a, b)
+        base = max(step + host, 0.0)
         return Ttft(
-            max(base, 0.0),
+            base,
             max(per_unit / TOKENS_UNIT, 0.01 * self.prior.ms_per_token),
             max(running, 0.0),
             max(per_hit_unit / TOKENS_UNIT, 0.0),
+            min(max(host, 0.0), base),
         )
 
 
@@ -188,22 +199,31 @@ def _size_class(uncached_tokens: int) -> int:
     return min(max(bits - _SMALLEST_BITS, 0), SIZES - 1)
 
 
-def _features(sample: Sample) -> tuple[float, float, float, float]:
+def _features(sample: Sample) -> tuple[float, ...]:
     return (
         1.0,
         sample.uncached_tokens / TOKENS_UNIT,
         float(sample.running),
         sample.hit_tokens / TOKENS_UNIT,
+        float(sample.is_alone),
     )
 
 
-def _scaled(values: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
-    base, per_token, running, per_hit = values
-    return base, per_token * TOKENS_UNIT, running, per_hit * TOKENS_UNIT
+def _parameters(ttft: Ttft) -> tuple[float, ...]:
+    """What `_features` are multiplied with."""
+    return (
+        ttft.base_ms - ttft.host_ms,
+        ttft.ms_per_token * TOKENS_UNIT,
+        ttft.ms_per_running,
+        ttft.ms_per_hit_token * TOKENS_UNIT,
+        ttft.host_ms,
+    )
 
 
-def _predict(ttft: Ttft, sample: Sample) -> float:
-    return ttft.predict_ms(sample.uncached_tokens, 0.0, sample.running, sample.hit_tokens)
+def predicted_ms(ttft: Ttft, sample: Sample) -> float:
+    """What the sample would have taken."""
+    all_ms = ttft.predict_ms(sample.uncached_tokens, 0.0, sample.running, sample.hit_tokens)
+    return all_ms if sample.is_alone else all_ms - ttft.host_ms
 
 
 def _solve_positive(a: list[list[float]], b: list[float]) -> list[float]:
@@ -281,7 +301,7 @@ class Speeds:
         model = self._fleets.setdefault(fleet, TtftModel())
         pace = self._paces.setdefault(replica_id, _Pace())
         if model.samples >= FIRST_SAMPLES:
-            pace.observe(sample.service_ms, max(_predict(model.ttft, sample), 1.0))
+            pace.observe(sample.service_ms, max(predicted_ms(model.ttft, sample), 1.0))
         model.observe(replace(sample, service_ms=sample.service_ms / pace.factor))
 
     def forget(self, replica_id: ReplicaId) -> None:

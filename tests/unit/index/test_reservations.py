@@ -58,6 +58,47 @@ def test_the_prefill_at_the_head_is_worked_off_as_time_passes(book, clock):
     assert book.load("r1").wait_ms == pytest.approx(140.0)
 
 
+def test_a_prompt_that_comes_while_a_step_runs_waits_for_its_end(book, clock):
+    claim(book, clock, cost_ms=100.0, step_ms=30.0, host_ms=10.0)
+    clock.advance(0.05)
+    # the step ends 140 ms after the booking, and what comes now could be in one at 60
+    assert book.load("r1").wait_ms == pytest.approx(80.0)
+
+
+def test_prompts_that_waited_for_the_same_step_are_in_the_next_one_together(book, clock):
+    first = claim(book, clock, cost_ms=100.0, step_ms=30.0)
+    for _ in range(2):
+        claim(book, clock, cost_ms=50.0, step_ms=30.0)
+    clock.advance(0.13)
+    book.computed(first)
+    clock.advance(0.06)
+    claim(book, clock, cost_ms=20.0, step_ms=30.0)
+    assert book.load("r1").wait_ms == pytest.approx(30.0 + 100.0 - 60.0 + 20.0)
+
+
+def test_a_prompt_longer_than_a_step_is_alone_in_it(book, clock):
+    first = claim(book, clock, tokens=100, cost_ms=1.0)
+    for _ in range(2):
+        claim(book, clock, tokens=30_000, cost_ms=300.0)
+    clock.advance(0.01)
+    book.computed(first)
+    clock.advance(60)
+    assert book.load("r1").wait_ms == pytest.approx(0.1 * 300.0 + 300.0)
+
+
+def test_a_time_from_the_step_before_is_told_from_one_from_the_booking(book, clock):
+    first, second = claim(book, clock, host_ms=10.0), claim(book, clock, host_ms=10.0)
+    clock.advance(0.1)
+    book.computed(first)
+    clock.advance(0.05)
+    alone = book.computed(second)
+    assert (alone.is_alone, alone.ended - alone.began) == (True, pytest.approx(0.1))
+    third = claim(book, clock, host_ms=10.0)
+    clock.advance(0.2)
+    behind = book.computed(third)
+    assert (behind.is_alone, behind.ended - behind.began) == (False, pytest.approx(0.05))
+
+
 def test_a_replica_slower_than_predicted_never_looks_idle(book, clock):
     claim(book, clock, cost_ms=100.0)
     clock.advance(60)

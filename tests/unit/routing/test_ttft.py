@@ -106,6 +106,18 @@ def test_reused_tokens_are_learnt_to_cost_something():
     assert model.ttft.ms_per_hit_token == pytest.approx(0.01, rel=0.2)
 
 
+def test_what_passes_beside_steps_is_told_from_what_steps_take():
+    model = TtftModel()
+    truth = Ttft(90.0, 0.08, 0.5, host_ms=60.0)
+    for tokens, running in MIXED * 3:
+        alone_ms = truth.predict_ms(tokens, 0.0, running)
+        model.observe(Sample(tokens, 0, running, alone_ms))
+        model.observe(Sample(tokens, 0, running, alone_ms - 60.0, is_alone=False))
+    assert model.ttft.host_ms == pytest.approx(60.0, rel=0.15)
+    assert model.ttft.base_ms == pytest.approx(90.0, rel=0.15)
+    assert model.ttft.step_ms(4) == pytest.approx(32.0, rel=0.3)
+
+
 def test_a_few_stalls_teach_nothing():
     model = TtftModel()
     feed(model, Ttft(20.0, 0.05, 0.0), MIXED)

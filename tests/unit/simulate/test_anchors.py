@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.simulate.anchors import MOST_OFF, PREFILL_ONLY, replayed
+from loadgen.simulate.anchors import AT_ONCE, COMPUTED, MOST_OFF, replayed
+from loadgen.simulate.toys import TOKENS_PER_S
 from loadgen.workload.formats import read_trace
 
 TRACE = read_trace(
     Path(__file__).parents[2] / "data" / "traces" / "mooncake_conversation_300.jsonl"
 )
-TOKENS_PER_S = 15_000.0
 
 
 class Lru:
@@ -33,7 +33,7 @@ class Lru:
 
 def toy_hit_rate(choose, replicas):
     size = TRACE.block_tokens
-    held = [Lru(PREFILL_ONLY.kv_tokens // size) for _ in range(replicas)]
+    held = [Lru(AT_ONCE.kv_tokens // size) for _ in range(replicas)]
     hits = total = 0
     for number, row in enumerate(TRACE.rows):
         now = row.timestamp / 1e3
@@ -57,7 +57,10 @@ def least_work(number, now, uncached, held):
 
 
 @pytest.mark.parametrize("replicas", [2, 8])
-@pytest.mark.parametrize(("policy", "choose"), [("round robin", in_turn), ("least work", least_work)])
-def test_hit_rates_are_the_toys(policy, choose, replicas):
-    figures = replayed(TRACE, policy, replicas)
+@pytest.mark.parametrize(
+    ("policy", "choose"), [("round robin", in_turn), ("least work", least_work)]
+)
+@pytest.mark.parametrize("profile", [AT_ONCE, COMPUTED], ids=["at once", "computed"])
+def test_hit_rates_are_the_toys(policy, choose, replicas, profile):
+    figures = replayed(TRACE, policy, profile, replicas)
     assert figures.hit_rate == pytest.approx(toy_hit_rate(choose, replicas), abs=MOST_OFF)
