@@ -17,7 +17,8 @@ from router.replicas.replica import ReplicaId
 FRAME_COST_BLOCKS: Final = 64
 """Receiving and decoding an almost empty frame takes as long as so many blocks."""
 
-_EVENT_COST_BLOCKS: Final = 8
+_EVENT_COST_BLOCKS: Final = 64
+"""Beside its blocks, an event's reading and storing takes as long as so many of a long one."""
 
 
 @dataclass(slots=True)
