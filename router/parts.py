@@ -1,6 +1,7 @@
 """Each part's share of the settings, in the part's own words."""
 
 import asyncio
+import os
 import secrets
 import ssl
 import time
@@ -63,14 +64,20 @@ from router.tenants import (
 )
 from router.tokens import (
     BadTemplate,
+    Fetcher,
+    FetchLimits,
     JudgeLimits,
+    Later,
+    ModelFiles,
     NullTokenizer,
     RemoteLimits,
     RemoteTokenizer,
+    Serving,
     Tokenizer,
     Tokenizers,
     UnusableModelDir,
     assemble,
+    engine_flags,
     model_sources,
 )
 from router.tokens import Limits as TokenLimits
@@ -208,10 +215,32 @@ def tokens(
         )
     try:
         sources = model_sources(settings.models, settings.default, settings.engines)
-        judge = JudgeLimits(share=settings.judge_share)
-        return assemble(sources, engine, limits=limits, judge=judge, rng=rng)
+        return assemble(
+            sources,
+            engine,
+            limits=limits,
+            judge=JudgeLimits(share=settings.judge_share),
+            rng=rng,
+            later=Later(
+                settings.fetch_models if settings.fetch else 0, engine_flags(settings.engines)
+            ),
+        )
     except (UnusableModelDir, BadTemplate, OSError) as exc:
         raise ConfigError(f"tokens: {exc}") from exc
+
+
+def fetcher(settings: TokensSettings, prober: Prober, tokens: Tokenizers) -> Fetcher:
+    """Fetches the files of models that no directory is named for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(settings.fetch_dir) if settings.fetch_dir else cache / "warmgate" / "models"
+    limits = FetchLimits(settings.fetch_max_bytes)
+
+    def serving() -> list[Serving]:
+        up = [member for member in prober.pool if member.is_healthy and member.base_model]
+        return [Serving(one.replica.url, one.base_model, tuple(one.models)) for one in up]
+
+    files = ModelFiles(prober.session, folder, limits)
+    return Fetcher(files, serving, tokens.knows, tokens.add, settings.fetch_models, time.monotonic)
 
 
 async def keeper(

@@ -6,7 +6,7 @@ synchronous, so no other request can come between reading the loads and adding t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -19,7 +19,7 @@ from router.blocks import prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.index.answers import Known
-from router.openai.generation import Generation
+from router.openai.generation import Generation, Kind
 from router.openai.responses import is_response, previous_response
 from router.queueing import NoQueue, Queue
 from router.replicas import Member, Pool, Replica, ReplicaId
@@ -151,7 +151,8 @@ class Planner:
     source: Source
     chooser: Chooser
     memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
-    forward_ids: bool = False
+    forward_ids: Collection[Kind] = ()
+    """Of what kinds of requests the replica is sent ids."""
     shadows: Shadows | NoShadows = field(default_factory=NoShadows)
     owner_of: OwnerOf = _nobody
     queue: Queue | NoQueue = field(default_factory=NoQueue)
@@ -179,7 +180,7 @@ class Planner:
             tokenize_failure=failure,
             stream=generation.stream,
             generation=generation,
-            body=body_with_ids(generation, tokens) if self.forward_ids else generation.body,
+            body=body_with_ids(generation, tokens, self.forward_ids),
             _chooser=self.chooser,
             _queue=self.queue,
             index_failure=told.failure,

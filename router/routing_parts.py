@@ -10,6 +10,7 @@ import aiohttp
 from router.collectors import ShadowSample
 from router.metrics import Metrics
 from router.newcomers import Newcomers
+from router.openai.generation import Kind
 from router.planner import OwnerOf, Planner
 from router.queueing import NoQueue, Queue, QueueLimits
 from router.replicas import Pool
@@ -17,7 +18,7 @@ from router.routing import POLICIES, Chooser
 from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
 from router.routing_settings import RoutingSettings
-from router.settings import RouterConfig
+from router.settings import RouterConfig, TokensSettings
 from router.source import Source
 from router.tokens import Tokenizers
 
@@ -42,12 +43,17 @@ def planner(
         source=waits.source,
         chooser=chooser,
         memo=tokens.blocks,
-        forward_ids=config.tokens.forward_ids,
+        forward_ids=_kinds_with_ids(config.tokens),
         shadows=shadows(config.routing, chooser),
         owner_of=waits.owner_of,
         queue=waits.queue,
         hot=hot(config.routing, chooser.clock),
     )
+
+
+def _kinds_with_ids(settings: TokensSettings) -> frozenset[Kind]:
+    asked = {Kind.COMPLETION: settings.forward_ids, Kind.CHAT: settings.forward_chat_ids}
+    return frozenset(kind for kind, is_asked in asked.items() if is_asked)
 
 
 def newcomers(

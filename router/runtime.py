@@ -96,6 +96,9 @@ class Runtime:
         async with AsyncExitStack() as stack:
             runtime = await _build(config, stack)
             runtime.supervisor.run("judge", runtime.tokens.judge)
+            if config.tokens.fetch:
+                fetcher = parts.fetcher(config.tokens, runtime.prober, runtime.tokens)
+                runtime.supervisor.run("fetch", fetcher.run)
             runtime.supervisor.run("newcomers", runtime.newcomers.work)
             runtime.peers.start(runtime.supervisor.run)
             runtime.supervisor.run("discovery", runtime.membership.follow)

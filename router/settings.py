@@ -135,6 +135,22 @@ class TokensSettings(Settings, frozen=True):
     forward_ids: Annotated[
         bool, _doc("Send completions on as token ids, so that engines need not tokenize again.")
     ] = False
+    forward_chat_ids: Annotated[
+        bool,
+        _doc("Send chats with their token ids as `input_ids`, which SGLang (0.5.13) reads."),
+    ] = False
+    fetch: Annotated[
+        bool,
+        _doc(
+            "Take tokenizer and template of models without a directory from a replica that serves "
+            "them (/model_files), in the background."
+        ),
+    ] = False
+    fetch_dir: Annotated[
+        str | None, _doc("Keeps what was fetched; none: warmgate/models in the user's cache.")
+    ] = None
+    fetch_max_bytes: Annotated[int, _doc("Bound of one model's fetched files.", ge=1)] = 128 * 2**20
+    fetch_models: Annotated[int, _doc("So many models are fetched at most.", ge=1, le=64)] = 4
     memo_bytes: Annotated[int, _doc("Bound of remembered text and tokens, in bytes.", ge=0)] = (
         256 * 2**20
     )

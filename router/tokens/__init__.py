@@ -1,7 +1,16 @@
 """Text → the ids that the engine will see."""
 
-from router.tokens.assembly import ModelSource, Tokenizers, assemble, model_sources
+from router.tokens.assembly import (
+    Later,
+    ModelSource,
+    Tokenizers,
+    assemble,
+    engine_flags,
+    model_sources,
+)
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
+from router.tokens.fetching import Fetcher, Serving
+from router.tokens.files import FetchLimits, ModelFiles, NoModelFiles
 from router.tokens.judge import JudgedTokenizer, JudgeLimits, Verdict
 from router.tokens.local import EngineFlags, Limits, LocalTokenizer
 from router.tokens.model_dir import UnusableModelDir
@@ -17,16 +26,22 @@ __all__ = [
     "ChatTemplate",
     "EngineFlags",
     "FallbackTokenizer",
+    "FetchLimits",
+    "Fetcher",
     "JudgeLimits",
     "JudgedTokenizer",
+    "Later",
     "Limits",
     "LocalTokenizer",
+    "ModelFiles",
     "ModelSource",
+    "NoModelFiles",
     "NotShown",
     "NullTokenizer",
     "Reason",
     "RemoteLimits",
     "RemoteTokenizer",
+    "Serving",
     "Shown",
     "TokenizeFailed",
     "Tokenizer",
@@ -34,6 +49,7 @@ __all__ = [
     "UnusableModelDir",
     "Verdict",
     "assemble",
+    "engine_flags",
     "model_sources",
     "show",
     "take_apart",

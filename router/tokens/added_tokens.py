@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
 from router.blocks import as_tokens
+
+WINDOW_CHARS: Final = 32_768
+
+
+def matches(pattern: re.Pattern[str], text: str, longest: int) -> Iterator[re.Match[str]]:
+    """As `finditer`, but no search holds the GIL for more than a window of a long text.
+
+    For a pattern whose matches follow from their own characters, of which `longest` is the most.
+    """
+    if len(text) <= WINDOW_CHARS:
+        yield from pattern.finditer(text)
+        return
+    at = 0
+    while at < len(text):
+        end = at + WINDOW_CHARS
+        found = pattern.search(text, at, end + longest)
+        if found is None or found.start() >= end:
+            at = end
+        else:
+            yield found
+            at = found.end()
 
 
 def boundary(tokenizer: Tokenizer) -> re.Pattern[str] | None:
@@ -54,6 +77,12 @@ def heads(tokenizer: Tokenizer) -> dict[str, bytes]:
     """Ids of added tokens that take nothing of the text behind them."""
     added = tokenizer.get_added_tokens_decoder().items()
     return {one.content: as_tokens([token]).tobytes() for token, one in added if not one.rstrip}
+
+
+def longest(tokenizer: Tokenizer) -> int:
+    """Characters of the longest added token."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    return max((len(one.content) for one in added), default=0)
 
 
 def openers(tokenizer: Tokenizer) -> frozenset[str]:

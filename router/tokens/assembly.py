@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -14,7 +14,7 @@ from router.openai.generation import Generation
 from router.tokens.block_memo import BlockMemo
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits
-from router.tokens.local import EngineFlags, Limits, LocalTokenizer
+from router.tokens.local import NO_FLAGS, EngineFlags, Limits, LocalTokenizer
 from router.tokens.protocol import Tokenizer
 
 DEFAULT_NAME: Final = "*"
@@ -30,12 +30,64 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Later:
+    """So many `models` may be added; what their engines were told, by name."""
+
+    models: int = 0
+    flags: Mapping[str, EngineFlags] = field(default_factory=dict)
+
+
+NOTHING_LATER: Final = Later()
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes a model's tokenizer of its files, with the engine behind it."""
+
+    engine: Tokenizer
+    limits: Limits
+    judge: JudgeLimits
+    rng: Random
+    flags: Mapping[str, EngineFlags]
+
+    def flags_of(self, model: str) -> EngineFlags:
+        return self.flags.get(model, NO_FLAGS)
+
+    def judged(self, source: ModelSource) -> JudgedTokenizer:
+        """Reads files. UnusableModelDir, BadTemplate, OSError."""
+        local = LocalTokenizer.load(source.directory, limits=self.limits, flags=source.flags)
+        return JudgedTokenizer(local, self.engine, rng=self.rng, limits=self.judge)
+
+    def with_engine(self, judged: JudgedTokenizer) -> Tokenizer:
+        return FallbackTokenizer([judged, self.engine], self.limits.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenizers:
     """What the planner asks, and the judges behind it by model (None: all other models)."""
 
-    tokenizer: Tokenizer
-    judged: Mapping[str | None, JudgedTokenizer]
+    tokenizer: ByModel
+    judged: dict[str | None, JudgedTokenizer]
     blocks: BlockMemo
+    made: Maker
+    _joined: asyncio.Queue[JudgedTokenizer] = field(default_factory=asyncio.Queue)
+
+    def knows(self, model: str) -> bool:
+        """Whether the model is tokenized here, by files of its own or by those for all."""
+        return model in self.judged or None in self.judged
+
+    async def add(self, directory: Path, models: Iterable[str]) -> None:
+        """Tokenize these models here from now on. UnusableModelDir, BadTemplate, OSError."""
+        names = list(models)
+        flags = {name: self.made.flags_of(name) for name in names}
+        for some in {id(one): one for one in flags.values()}.values():
+            source = ModelSource(directory, some)
+            judged = await asyncio.to_thread(self.made.judged, source)
+            for name in names:
+                if flags[name] is some:
+                    self.judged[name] = judged
+                    self.tokenizer.put(name, self.made.with_engine(judged))
+            self._joined.put_nowait(judged)
 
     def first_choice(self, model: str) -> Tokenizer:
         """A model's local tokenizer without what stands behind it, so that its mistakes show."""
@@ -53,7 +105,10 @@ class Tokenizers:
         async with asyncio.TaskGroup() as group:
             for judged in self._distinct().values():
                 group.create_task(judged.run())
-            await asyncio.Event().wait()
+            while not self._joined.empty():  # they are among those
+                self._joined.get_nowait()
+            while True:
+                group.create_task((await self._joined.get()).run())
 
     def samples(self) -> Iterator[TokenizerSample]:
         """Each local tokenizer as `/metrics` shows it."""
@@ -104,6 +159,11 @@ def model_sources(
     return sources if default is None else {**sources, None: ModelSource(Path(default))}
 
 
+def engine_flags(engines: Mapping[str, ToldEngine]) -> dict[str, EngineFlags]:
+    """OSError: a template's file cannot be read."""
+    return {model: _flags(told) for model, told in engines.items()}
+
+
 def _flags(told: ToldEngine | None) -> EngineFlags:
     if told is None:
         return EngineFlags()
@@ -121,8 +181,10 @@ def assemble(
     limits: Limits,
     judge: JudgeLimits,
     rng: Random,
+    later: Later = NOTHING_LATER,
 ) -> Tokenizers:
-    """Load every model's files (None: of all other models). `limits.memo_bytes` is for all.
+    """Load every model's files (None: of all other models). `limits.memo_bytes` is for all, and
+    for those that are added `later`.
 
     Raises UnusableModelDir, BadTemplate and OSError.
     """
@@ -131,17 +193,15 @@ def assemble(
     if isinstance(engine, NullTokenizer):
         # nobody to compare with
         judge = replace(judge, share=0.0, probation=0)
-    share = limits.share_memo(len(sources) + 2)  # the engine's answers and the block hashes too
+    share = limits.share_memo(len(sources) + later.models + 2)  # engine's answers, block hashes too
+    maker = Maker(engine, share, judge, rng, later.flags)
     for model, source in sources.items():
         known = next((made for same, made in distinct if same == source), None)
         if known is None:
-            local = LocalTokenizer.load(source.directory, limits=share, flags=source.flags)
-            known = JudgedTokenizer(local, engine, rng=rng, limits=judge)
+            known = maker.judged(source)
             distinct.append((source, known))
         judged[model] = known
-    both: dict[str | None, Tokenizer] = {
-        model: FallbackTokenizer([one, engine], limits.deadline_s) for model, one in judged.items()
-    }
+    both = {model: maker.with_engine(one) for model, one in judged.items()}
     default = both.pop(None, engine)
     by_model = ByModel({model: one for model, one in both.items() if model is not None}, default)
-    return Tokenizers(by_model, judged, BlockMemo(share.memo_bytes))
+    return Tokenizers(by_model, judged, BlockMemo(share.memo_bytes), maker)

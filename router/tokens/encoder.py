@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from router.blocks import as_tokens
 from router.blocks.hashing import BYTES_PER_TOKEN
-from router.tokens.added_tokens import boundary, heads, openers
+from router.tokens.added_tokens import boundary, heads, longest, matches, openers
 from router.tokens.memo import Memo
 from router.tokens.passages import Part, Passage, text_of
 from router.tokens.prompt import Truncation
@@ -167,6 +167,7 @@ class Encoder(PieceEncoder):
         self._boundary = boundary(tokenizer)
         self._openers = openers(tokenizer)
         self._heads = heads(tokenizer)
+        self._longest = longest(tokenizer)
         self._words_bytes = words_bytes
         self._words = Words.of(tokenizer, words_bytes) if words_bytes else None
         self.edges = _edges(tokenizer)
@@ -185,7 +186,7 @@ class Encoder(PieceEncoder):
     def pieces(self, text: str) -> list[str]:
         if self._boundary is None:
             return [text] if text else []
-        found = self._boundary.finditer(text)
+        found = matches(self._boundary, text, self._longest)
         starts = [match.start() for match in islice(found, MAX_PIECES)]
         if len(starts) == MAX_PIECES:
             return [text]

@@ -61,6 +61,10 @@ class ByModel:
         self._tokenizers = dict(tokenizers)
         self._default = default
 
+    def put(self, model: str, tokenizer: Tokenizer) -> None:
+        """From now on this one for that model."""
+        self._tokenizers[model] = tokenizer
+
     async def tokenize(self, generation: Generation) -> bytes:
         return await self._of(generation).tokenize(generation)
 

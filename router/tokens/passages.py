@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count, repeat
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
@@ -69,17 +70,17 @@ class Shelf(Generic[K, V]):
                 self.size_bytes -= self.entries.popitem(last=False)[1][1]
 
 
-class Passage:
-    """What one turn said. `after`: the changed attributes behind it. `ids`: the encoder's note."""
+class Passage(msgspec.Struct, gc=False):
+    """What one turn said. `after`: the changed attributes behind it. `ids`: the encoder's note.
 
-    __slots__ = ("after", "ids", "key_after", "opens", "text")
+    No garbage collection looks at it: thousands are kept, and none is part of a cycle.
+    """
 
-    def __init__(self, text: str, after: Sequence[Any], key_after: Key) -> None:
-        self.text = text
-        self.after = after
-        self.key_after = key_after
-        self.ids: bytes | None = None
-        self.opens: bool | None = None
+    text: str
+    after: Sequence[Any]
+    key_after: Key
+    ids: bytes | None = None
+    opens: bool | None = None
 
 
 Part: TypeAlias = str | Passage

@@ -11,13 +11,13 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from tokenizers import AddedToken, Tokenizer
 
 from router.blocks import as_tokens
-from router.tokens.added_tokens import longest_of
+from router.tokens.added_tokens import longest_of, matches
 from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cuts
 
 MAX_WORD_CHARS: Final = 256
@@ -46,7 +46,7 @@ class Words:
         tokenizer: Tokenizer,
         cuts: Sequence[Cut],
         store: _Store,
-        marks: Iterable[str],
+        marks: Collection[str],
         mark_ids: Mapping[str, bytes] | None,
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
@@ -55,7 +55,8 @@ class Words:
         self._cuts = cuts
         self._store = store
         self._first = sorted({mark[0] for mark in marks})
-        self._marks = re.compile(f"({longest_of(sorted(marks))})") if self._first else None
+        self._marks = re.compile(longest_of(sorted(marks))) if self._first else None
+        self._longest = max(map(len, marks), default=0)
         self._mark_ids = mark_ids
 
     @classmethod
@@ -88,27 +89,24 @@ class Words:
             return self._encode_plain(text)
         if self._marks is None or self._mark_ids is None:
             return None
-        found = []
-        for number, part in enumerate(self._marks.split(text)):
-            ids = self._mark_ids[part] if number % 2 else self._encode_plain(part)
-            if ids is None:
-                return None
-            found.append(ids)
-        return b"".join(found)
+        found, end = [], 0
+        for mark in matches(self._marks, text, self._longest):
+            found += [self._encode_plain(text[end : mark.start()]), self._mark_ids[mark.group()]]
+            end = mark.end()
+        found.append(self._encode_plain(text[end:]))
+        return None if None in found else b"".join(found)  # type: ignore[arg-type]
 
     def _encode_plain(self, text: str) -> bytes | None:
         words = run_cuts(self._cuts, text)
-        if sum(map(len, words)) != len(text):
-            return None
-        if len(words) <= AT_ONCE:
-            return self._ids(words)
-        found = []
+        found, chars = [], 0
         for at in range(0, len(words), AT_ONCE):
-            ids = self._ids(words[at : at + AT_ONCE])
+            some = words[at : at + AT_ONCE]
+            ids = self._ids(some)
             if ids is None:
                 return None
             found.append(ids)
-        return b"".join(found)
+            chars += sum(map(len, some))
+        return b"".join(found) if chars == len(text) else None
 
     def _ids(self, words: list[str]) -> bytes | None:
         store = self._store
@@ -140,7 +138,7 @@ class Words:
         """Whether an added token stands in it."""
         if self._marks is None or not any(first in text for first in self._first):
             return False
-        return self._marks.search(text) is not None
+        return next(matches(self._marks, text, self._longest), None) is not None
 
     def _agrees_with(self, tokenizer: Tokenizer) -> bool:
         """Not a proof: a look at whether the library cuts as was read from its description."""

@@ -7,6 +7,7 @@ rounds, because the machine alone makes a loop late. Nothing is asserted.
 """
 
 import asyncio
+import gc
 import random
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from router.openai.generation import parse_generation
+from router.serve import GARBAGE_EVERY, SWITCH_S
 from router.tokens import Limits, LocalTokenizer, TokenizeFailed
 from router.tokens.encoder import encode_in_the_calling_thread
 from tests.bench.tokenizing import EMBEDDED, body, conversation, say
@@ -28,7 +30,8 @@ LONG_WORDS = 90_000
 
 def main() -> None:
     directory = Path(sys.argv[1]) if sys.argv[1:] else EMBEDDED
-    sys.setswitchinterval(0.0005)  # as `serve` does
+    sys.setswitchinterval(SWITCH_S)  # as `serve` does
+    gc.set_threshold(*GARBAGE_EVERY)
     print(f"{directory}, {SECONDS:.0f} s each; ms       p50     p99   p99.9     max")
     encode_in_the_calling_thread()
     prompts = int(SECONDS / LONG_EVERY_S)
@@ -48,6 +51,7 @@ def main() -> None:
 
 async def measure(directory: Path, bodies: list[bytes]) -> tuple[list[float], list[float], int]:
     tokenizer = LocalTokenizer.load(directory, limits=Limits(deadline_s=5.0))
+    gc.freeze()  # as `serve` does: a look at all objects of a process would show once a run
     late: list[float] = []
     short: list[float] = []
     until = time.perf_counter() + SECONDS

@@ -10,6 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from workers.engine.asks import Chat, DetokenizeAsk, Refused, TokenizeAsk, read_ask
 from workers.engine.engine import Engine
 from workers.engine.faults import HEALTHY, parse_faults
+from workers.engine.files import ModelFiles
 from workers.engine.lifecycle import Lifecycle, RestartAsk
 from workers.engine.publisher import HIGH_WATER_MARK
 
@@ -30,6 +31,7 @@ class Admin:
         self._registry = CollectorRegistry()
         self._registry.register(engine.collector)
         self._created = int(time.time())
+        self._files = ModelFiles()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -42,6 +44,8 @@ class Admin:
             web.get("/kv_event_sources", self.event_sources),
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
+            web.get("/model_files", self.model_files),
+            web.get("/model_files/{name}", self.model_file),
             web.post("/reset_prefix_cache", self.reset_cache),
             web.get("/cache", self.cache),
             web.get("/faults", self.get_faults),
@@ -59,6 +63,16 @@ class Admin:
 
     async def load(self, _: web.Request) -> web.Response:
         return _json({"server_load": self._engine.load})
+
+    async def model_files(self, _: web.Request) -> web.Response:
+        """What there is of tokenizer and template, with sizes and digests."""
+        return _json({"files": self._files.listed})
+
+    async def model_file(self, request: web.Request) -> web.Response:
+        content = self._files.get(request.match_info["name"])
+        if content is None:
+            raise web.HTTPNotFound
+        return web.Response(body=content, content_type="application/octet-stream")
 
     async def metrics(self, _: web.Request) -> web.Response:
         """The text format, whatever the client accepts, as vLLM."""
