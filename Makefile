@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
-.PHONY: bench-processes bench-shared-index help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-routers bench-simulated
+.PHONY: bench-processes bench-shared-index help setup check test test-chart test-monitoring test-kubernetes check-image build-image bench-discovery test-tokens test-tokens-engine format docs demo bench bench-policies bench-index bench-relay bench-tokens bench-loadgen bench-herding bench-restarts soak-index bench-routers bench-simulated
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
@@ -118,6 +118,9 @@ bench: bench-index bench-relay bench-tokens ## figures of this machine: hash, ma
 soak-index: $(READY) ## ten minutes of faults: what the index calls exact is what engines hold
 	$(BIN)/python -m tests.truth.imagined 200
 	$(BIN)/python -m tests.truth.soak 600
+
+bench-restarts: $(READY) ## a router killed under load: ready again, hit rate back, what was lost
+	$(BIN)/python -m tests.bench.restarts
 
 bench-index: $(READY) ## hash, match, ingest and memory of the index
 	$(BIN)/python -m tests.bench.index
