@@ -4,7 +4,8 @@ from router.routing.choosing import Ask, Choice, Chooser, Claim, Contender, Pref
 from router.routing.decision import Decision, Reason
 from router.routing.policies import POLICIES, Policy
 from router.routing.query import Candidate, RouteQuery
-from router.routing.ttft import Speeds, Ttft, TtftModel
+from router.routing.speeds import Speeds
+from router.routing.ttft import Ttft, TtftModel
 
 __all__ = [
     "POLICIES",

@@ -27,7 +27,8 @@ from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ramp import Ramp
 from router.routing.ring import Ring
-from router.routing.ttft import Sample, Speeds
+from router.routing.speeds import Speeds
+from router.routing.ttft import Sample
 
 RING_BLOCKS: Final = 8
 """Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond

@@ -14,7 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from router.replicas import ReplicaId
-from router.routing.ttft import Sample, Speeds, predicted_ms
+from router.routing.speeds import Speeds
+from router.routing.ttft import Sample, predicted_ms
 
 MOST_HELD: Final = 1024
 MOST_DROPPED: Final = 32

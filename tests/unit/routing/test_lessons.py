@@ -3,7 +3,8 @@
 import pytest
 
 from router.routing.lessons import MOST_DROPPED, Lesson, Lessons
-from router.routing.ttft import Sample, Speeds
+from router.routing.speeds import Speeds
+from router.routing.ttft import Sample
 
 
 def lesson(ended, service_ms):

@@ -11,7 +11,7 @@ from router.index.reservations import Reservations
 from router.routing import POLICIES, Ask, Chooser, Contender, Prefix
 from router.routing.choosing import Choice
 from router.routing.cost import Surroundings
-from router.routing.ttft import Speeds
+from router.routing.speeds import Speeds
 from tests.support.events import stored
 
 TOKENS = list(range(8192))
