@@ -10,13 +10,14 @@ from random import Random
 from typing import Final
 
 from router import parts
-from router.central import Address, Desk
+from router.central import CAN_SHARE, Address, Desk, Place, SharedMemory
 from router.collectors import ReplicaSample
 from router.config import probe_times, to_replica
 from router.discover import discover
 from router.events.keeper import Keeper
 from router.events.sources import DialSources
 from router.index.tiers import TieredIndex
+from router.index_settings import IndexSettings
 from router.knowledge import Means, address_of, gather_own, token_of
 from router.membership import Membership
 from router.metrics import Metrics
@@ -97,7 +98,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> IndexRuntime:
     session = await stack.enter_async_context(parts.session(tls, once=False))
     probing = await stack.enter_async_context(parts.session(tls, once=True))
     dial = DialSources(parts.zmq_context(stack), session, parts.dial_times(config.events))
-    pool, index = Pool(clock), parts.index(config.index, clock)
+    pool, (index, place) = Pool(clock), _index(config.index, address, clock, stack)
     tokens = parts.tokens(config.tokens, session, pool, rng)
     runtime: IndexRuntime
     metrics = Metrics(lambda: runtime.samples())
@@ -109,7 +110,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> IndexRuntime:
     # nothing is in flight here: only a stream that is cut brings a probe forward
     silence = parts.silence(config.health, keeper, prober, lambda replica_id: 0)
     supervisor.run("silence", silence.watch)
-    desk = Desk(index, keeper, token, prober.hurry)
+    desk = Desk(index, keeper, token, prober.hurry, place)
     metrics.watch_desk(lambda: desk.routers, lambda: desk.counters.questions)
     supervisor.run("tell", desk.tell)
     named = StaticDiscovery([to_replica(settings) for settings in config.replicas])
@@ -135,3 +136,15 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> IndexRuntime:
         ready_by=clock() + config.index.restore_timeout_s,
     )
     return runtime
+
+
+def _index(
+    settings: IndexSettings, address: Address, clock: Callable[[], float], stack: AsyncExitStack
+) -> tuple[TieredIndex, Place | None]:
+    """In memory that routers of this host may read, and where. What lies in slower tiers must be
+    asked for."""
+    if not address.path or not CAN_SHARE or settings.tiers:
+        return parts.index(settings, clock), None
+    memory = SharedMemory()
+    stack.callback(memory.close)
+    return parts.index(settings, clock, memory.allocate), memory.place

@@ -21,6 +21,7 @@ from router.events.seeds import gather_seeds
 from router.events.silence import Silence
 from router.events.sources import DialSources, choose_sources
 from router.events.zmq_source import DialTimes
+from router.index.arena import Allocate
 from router.index.memory import MemoryIndex
 from router.index.moved import Moved
 from router.index.reservations import Reservations
@@ -130,9 +131,16 @@ def reply_limits(forward: ForwardSettings) -> Limits:
     )
 
 
-def index(memory: IndexSettings, clock: Callable[[], float]) -> TieredIndex:
+def index(
+    memory: IndexSettings, clock: Callable[[], float], allocate: Allocate | None = None
+) -> TieredIndex:
     """An empty index."""
-    return TieredIndex(clock=clock, max_bytes=memory.max_bytes, load_ms_per_ktoken=memory.tiers)
+    return TieredIndex(
+        clock=clock,
+        max_bytes=memory.max_bytes,
+        load_ms_per_ktoken=memory.tiers,
+        allocate=allocate,
+    )
 
 
 def forwarder(config: RouterConfig, tls: ssl.SSLContext, stack: AsyncExitStack) -> Forwarder:

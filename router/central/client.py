@@ -11,8 +11,10 @@ from typing import Final
 
 from router.blocks import BlockHash
 from router.central import wire
+from router.central.address import Address
 from router.central.link import SILENCE_S, Link
-from router.central.wire import Address, Hit, ReplicaState, StateNews
+from router.central.memory import CAN_SHARE, Place, Window, prepare
+from router.central.wire import Hit, ReplicaState, StateNews
 from router.events.keeper import Watched
 from router.events.snapshot import ReplicaSnapshot
 from router.events.trust import ReplicaTrust, Trust
@@ -25,8 +27,11 @@ CONNECT_S: Final = 2.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 AWAY: Final = "the central index is away"
+IN_PLACE: Final = "in_place"
 IN_TIME: Final = "in_time"
-OUTCOMES: Final = (IN_TIME, "late", "busy", "down")
+OUTCOMES: Final = (IN_PLACE, IN_TIME, "late", "busy", "down")
+SAY_S: Final = 0.05
+"""What may be lost is told so late, that many words wake the index up once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +54,17 @@ class CentralIndex:
     token: bytes = b""
     limits: AskLimits = AskLimits()
     outcomes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(OUTCOMES, 0)))
-    """Questions by what came of them: in_time, late, busy, down."""
+    """Questions by what came of them: in_place, in_time, late, busy, down."""
     restored: dict[str, int] = field(default_factory=dict)
     _link: Link | None = None
     _states: dict[ReplicaId, ReplicaState] = field(default_factory=dict)
     _sizes: dict[ReplicaId, frozenset[int]] = field(default_factory=dict)
     _watched: dict[ReplicaId, Watched] = field(default_factory=dict)
     _reusing: set[ReplicaId] = field(default_factory=set)
+    _window: Window | None = None
+    _names: dict[int, ReplicaId] = field(default_factory=dict)
+    """Replicas by their numbers in the index's memory."""
+    _unsaid: list[bytes] = field(default_factory=list)
 
     @property
     def is_connected(self) -> bool:
@@ -65,6 +74,8 @@ class CentralIndex:
     async def run(self) -> None:
         """Keep a connection until cancelled."""
         pause_s = FIRST_PAUSE_S
+        if self.address.path and CAN_SHARE:
+            await asyncio.to_thread(prepare)
         while True:
             try:
                 link = await self._connect()
@@ -90,6 +101,9 @@ class CentralIndex:
             return self._missed("down")
         if not prefixes:
             return NO_ANSWERS, ""
+        if self._window is not None and (answers := self._read(self._window, prefixes)):
+            self.outcomes[IN_PLACE] += 1
+            return Answers(answers), ""
         if not link.is_writable or link.waiting >= self.limits.max_questions:
             return self._missed("busy")
         found = await link.ask(prefixes, self.limits.deadline_s)
@@ -137,7 +151,7 @@ class CentralIndex:
         self, replica_id: ReplicaId, predicted_tokens: int, hit_tokens: int, age_s: float
     ) -> None:
         """See `Watching`."""
-        self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens, age_s)))
+        self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens, age_s + SAY_S)))
 
     def expect_reused(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. Told once on each connection."""
@@ -148,6 +162,7 @@ class CentralIndex:
     def suspect(self, replica_id: ReplicaId) -> None:
         """We can't reach it: the index should look at once."""
         self._say(wire.frame(wire.Kind.SUSPECT, replica_id.encode()))
+        self._say_all()
 
     async def snapshot(self) -> list[ReplicaSnapshot]:
         """See `Watching`: the central index has it."""
@@ -157,7 +172,10 @@ class CentralIndex:
         """A connection that may ask. OSError, TimeoutError."""
         loop, address = asyncio.get_running_loop(), self.address
         self._states.clear()
+        self._names.clear()
+        self._window = None
         self._reusing.clear()
+        self._unsaid.clear()
         async with asyncio.timeout(CONNECT_S):
             _, link = (
                 await loop.create_unix_connection(self._new_link, address.path)
@@ -175,7 +193,7 @@ class CentralIndex:
         return link
 
     def _new_link(self) -> Link:
-        return Link(self.token, self._hear)
+        return Link(self.token, self._hear, self._look_into)
 
     async def _keep(self, link: Link) -> str:
         """Ask there until it is lost; returns why."""
@@ -191,20 +209,48 @@ class CentralIndex:
                 await asyncio.wait((link.lost,), timeout=SILENCE_S - silent_s)
             return link.lost.result()
         finally:
-            self._link = None
+            self._link = self._window = None
             link.close("not wanted any more")
             self._show_all()
 
     def _hear(self, news: StateNews) -> None:
         for state in news.changed:
+            self._forget_number(state.replica_id)
             self._states[state.replica_id] = state
             self.restored[state.replica_id] = state.restored
+            self._names[state.number] = state.replica_id
             if state.block_sizes:
                 self._sizes[state.replica_id] = frozenset(state.block_sizes)
             self._show(state.replica_id)
         for replica_id in news.gone:
+            self._forget_number(replica_id)
             self._states.pop(replica_id, None)
             self._show(replica_id)
+
+    def _forget_number(self, replica_id: ReplicaId) -> None:
+        if (state := self._states.get(replica_id)) is not None:
+            self._names.pop(state.number, None)
+
+    def _look_into(self, place: Place) -> None:
+        """It may be read in its memory, unless that can't be done."""
+        if not CAN_SHARE:
+            return
+        try:
+            self._window = Window(place)
+        except (OSError, ValueError) as exc:
+            log.warning("the central index at %s is asked, not read: %s", self.address, exc)
+
+    def _read(
+        self, window: Window, prefixes: Sequence[Sequence[BlockHash]]
+    ) -> dict[BlockHash, Answer] | None:
+        """What it holds now. None: it is being written all the time."""
+        answers, names = {}, self._names
+        for prefix in prefixes:
+            if (found := window.match(prefix)) is None:
+                return None
+            matches = {names[number]: depth for number, depth in found if number in names}
+            answers[prefix[-1]] = Answer(matches, {})
+        return answers
 
     def _show_all(self) -> None:
         for replica_id in list(self._watched):
@@ -226,6 +272,14 @@ class CentralIndex:
         return NO_ANSWERS, why
 
     def _say(self, data: bytes) -> None:
-        """Tell the index something that may be lost."""
-        if self._link is not None and self._link.is_writable:
-            self._link.send(data)
+        """Tell the index something that may be lost, with whatever else is said soon."""
+        if self._link is None:
+            return
+        if not self._unsaid:
+            asyncio.get_running_loop().call_later(SAY_S, self._say_all)
+        self._unsaid.append(data)
+
+    def _say_all(self) -> None:
+        said, self._unsaid = b"".join(self._unsaid), []
+        if said and self._link is not None and self._link.is_writable:
+            self._link.send(said)

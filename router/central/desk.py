@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from router.central import wire
-from router.central.wire import Address, BadFrame, Found, Kind, ReplicaState, StateNews
+from router.central.address import Address
+from router.central.memory import Place
+from router.central.wire import BadFrame, Found, Kind, ReplicaState, StateNews
 from router.events.keeper import Keeper
 from router.events.trust import Trust
 from router.index.tiers import TieredIndex
@@ -45,13 +47,15 @@ class Desk:
     """Answers routers from one index, and tells them what it knows of replicas.
 
     A question is answered at once, in the order of arrival, between two slices of events.
-    `hurry`: a router can't reach this replica.
+    `hurry`: a router can't reach this replica. `memory`: where routers of this host may read
+    the index themselves.
     """
 
     index: TieredIndex
     keeper: Keeper
     token: bytes = b""
     hurry: Callable[[ReplicaId], None] = lambda replica_id: None
+    memory: Place | None = None
     counters: DeskCounters = field(default_factory=DeskCounters)
     _joined: set[_Visitor] = field(default_factory=set)
     _told: dict[ReplicaId, ReplicaState] = field(default_factory=dict)
@@ -113,7 +117,8 @@ class Desk:
     def welcome(self, visitor: _Visitor) -> bytes:
         """It may ask from now on; what it must know at first."""
         self._joined.add(visitor)
-        return wire.news(StateNews(list(self._told.values())))
+        news = wire.news(StateNews(list(self._told.values())))
+        return news if self.memory is None else news + wire.memory(self.memory)
 
     def gone(self, visitor: _Visitor) -> None:
         self._joined.discard(visitor)
@@ -138,6 +143,7 @@ class Desk:
             wants_prompts=trust.trust in _NO_EVENTS and watched.may_guess,
             restored=self.keeper.restored.get(replica_id, 0),
             counters=watched.counters.copy(),
+            number=self.index.number_of(replica_id),
         )
 
 

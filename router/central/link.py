@@ -11,6 +11,7 @@ from typing import Final, TypeAlias, cast
 
 from router.blocks import BlockHash
 from router.central import wire
+from router.central.memory import Place
 from router.central.wire import BadFrame, Found, Kind, StateNews
 
 SILENCE_S: Final = 2.0
@@ -28,13 +29,19 @@ class Link(asyncio.Protocol):
     `lost` ends with it, and says why. `joined` is done when questions may be asked.
     """
 
-    def __init__(self, token: bytes, on_news: Callable[[StateNews], None]) -> None:
+    def __init__(
+        self,
+        token: bytes,
+        on_news: Callable[[StateNews], None],
+        on_memory: Callable[[Place], None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.joined: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
         self.heard_at = loop.time()
         self.is_writable = True
         self._token, self._on_news, self._loop = token, on_news, loop
+        self._on_memory = on_memory
         self._nonce = secrets.token_bytes(wire.NONCE_BYTES)
         self._frames = wire.Splitter(wire.MAX_BYTES)
         self._numbers = count()
@@ -99,6 +106,8 @@ class Link(asyncio.Protocol):
             self._answer(number, found)
         elif kind == Kind.STATE:
             self._on_news(wire.read_news(body))
+        elif kind == Kind.MEMORY:
+            self._on_memory(wire.read_memory(body))
         elif kind == Kind.HELLO:
             self.send(wire.join(self._token, wire.read_hello(body), self._nonce))
         elif kind == Kind.WELCOME:

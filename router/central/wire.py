@@ -16,11 +16,11 @@ from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from router.blocks import BlockHash
+from router.central.memory import Place
 from router.events import IngestCounters, Trust
 from router.index.tiers import Load
 from router.replicas import ReplicaId
@@ -41,7 +41,7 @@ _COUNT: Final = Struct("<I")
 
 
 class Kind(IntEnum):
-    """Of a frame. HELLO, WELCOME, ANSWER, STATE are the index's; the others a router's."""
+    """Of a frame. HELLO, WELCOME, ANSWER, STATE, MEMORY are the index's; the others a router's."""
 
     HELLO = 1
     JOIN = 2
@@ -53,49 +53,18 @@ class Kind(IntEnum):
     HIT = 8
     SUSPECT = 9
     REUSED = 10
+    MEMORY = 11
 
 
 class BadFrame(ConnectionError):
     """The other end says what makes no sense: the connection is of no use."""
 
 
-class BadAddress(ValueError):
-    """Neither tcp://HOST:PORT nor unix:PATH."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the index listens. `path`: a Unix socket's, else host and port."""
-
-    path: str = ""
-    host: str = ""
-    port: int = 0
-
-    def __str__(self) -> str:
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        return f"unix:{self.path}" if self.path else f"tcp://{name}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """BadAddress."""
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:").removeprefix("//")
-        if path:
-            return Address(path=path)
-    elif text.startswith("tcp://"):
-        try:
-            parts = urlsplit(text)
-            if parts.hostname and parts.port is not None:
-                return Address(host=parts.hostname, port=parts.port)
-        except ValueError as exc:
-            raise BadAddress(f"{text!r}: {exc}") from exc
-    raise BadAddress(f"{text!r} is neither tcp://HOST:PORT nor unix:PATH")
-
-
 class ReplicaState(msgspec.Struct, frozen=True, array_like=True):
     """What the index knows of one replica beside its blocks.
 
     `wants_prompts`: it publishes nothing, so whoever sends it a prompt should say so (SERVED).
+    `number`: what it is called in the index's memory; -1: nothing.
     """
 
     replica_id: ReplicaId
@@ -108,6 +77,7 @@ class ReplicaState(msgspec.Struct, frozen=True, array_like=True):
     wants_prompts: bool
     restored: int
     counters: IngestCounters
+    number: int = -1
 
 
 class StateNews(msgspec.Struct, frozen=True, array_like=True):
@@ -137,6 +107,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _founds: Final = msgspec.msgpack.Decoder(list[Found])
 _news: Final = msgspec.msgpack.Decoder(StateNews)
 _hit: Final = msgspec.msgpack.Decoder(Hit)
+_place: Final = msgspec.msgpack.Decoder(Place)
 
 
 @dataclass(slots=True)
@@ -239,6 +210,19 @@ def read_news(body: bytes) -> StateNews:
         return _news.decode(body)
     except msgspec.DecodeError as exc:
         raise BadFrame(f"no state: {exc}") from exc
+
+
+def memory(place: Place) -> bytes:
+    """For routers of the same host: the index may be read there."""
+    return frame(Kind.MEMORY, _encoder.encode(place))
+
+
+def read_memory(body: bytes) -> Place:
+    """BadFrame."""
+    try:
+        return _place.decode(body)
+    except msgspec.DecodeError as exc:
+        raise BadFrame(f"no place: {exc}") from exc
 
 
 def hit(report: Hit) -> bytes:

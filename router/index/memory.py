@@ -169,6 +169,10 @@ class MemoryIndex:
         """The replicas known, and how many blocks each holds. O(replicas)."""
         return {known: held.handles(self._arena) for known, held in self._replicas.items()}
 
+    def number_of(self, replica_id: ReplicaId) -> int:
+        """What it is called in the array, for those who read that; -1: nothing."""
+        return self._slots.number_of(replica_id)
+
     def dump(self, replica_id: ReplicaId) -> HoldingsDump:
         """All that a replica holds (what waits for a parent apart). O(blocks)."""
         return dump_holdings(self._arena, self._replicas.get(replica_id, Holdings(NO_SLOT)))

@@ -83,6 +83,10 @@ class Slots:
                 self._free.append(holdings.slot)
             limit -= _SLICE_BLOCKS
 
+    def number_of(self, replica_id: ReplicaId) -> int:
+        """-1: it has none."""
+        return self._numbers.get(replica_id, -1)
+
     def match(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live slot; a hole ends a replica's match."""
         count = kernels.match(self._arena.cells, halves(prefix), self._found)

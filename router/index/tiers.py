@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from router.blocks import BlockHash, BlockRemoved, BlockStored
+from router.index.arena import Allocate
 from router.index.memory import DEFAULT_MAX_BYTES, TIDY_BLOCKS, MemoryIndex
 from router.replicas.replica import ReplicaId
 
@@ -40,9 +41,10 @@ class TieredIndex(MemoryIndex):
         clock: Callable[[], float],
         max_bytes: int = DEFAULT_MAX_BYTES,
         load_ms_per_ktoken: Mapping[str, float] = NO_TIERS,
+        allocate: Allocate | None = None,
     ) -> None:
         share = max_bytes // (1 + len(load_ms_per_ktoken))
-        super().__init__(clock=clock, max_bytes=share)
+        super().__init__(clock=clock, max_bytes=share, allocate=allocate)
         self.max_bytes = max_bytes
         fastest_first = sorted(load_ms_per_ktoken, key=load_ms_per_ktoken.__getitem__)
         self._ms_per_token = {medium: load_ms_per_ktoken[medium] / 1e3 for medium in fastest_first}

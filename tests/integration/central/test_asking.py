@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from router.blocks import BlockRemoved, BlockStored
-from router.central import Address, AskLimits, CentralIndex, Desk, wire
+from router.central import Address, AskLimits, CentralIndex, Desk, Place, wire
 from router.events.history import CacheShape, RoutedHistory
 from router.events.keeper import Keeper
 from router.events.trust import Trust
@@ -33,10 +33,10 @@ class Central:
     address: Address
 
 
-def central(token: bytes = b"", **more) -> Central:
+def central(token: bytes = b"", place: Place | None = None, **more) -> Central:
     index = TieredIndex(clock=ManualClock(), **more)
     keeper = Keeper(index, NoSources())
-    return Central(index, keeper, Desk(index, keeper, token), Address())
+    return Central(index, keeper, Desk(index, keeper, token, memory=place), Address())
 
 
 @asynccontextmanager
