@@ -2,8 +2,8 @@
 
 Prompts arrive by chance (Poisson) from another process; the time of a decision is from a prompt's
 arrival to the choice of its replica, so whatever keeps the event loop counts. `own`: the router
-follows the events itself. `central`: another process does, and is asked over a Unix socket. Both
-follow the same events. Run by `make bench-shared-index`.
+follows the events itself. `central`: another process does, and is read in its memory (with
+`--ask`: asked over a Unix socket). Both follow the same events. Run by `make bench-shared-index`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 import uvloop
 
 from router.blocks import BlockRemoved, BlockStored, as_tokens, hash_blocks
-from router.central import Address, AskLimits, CentralIndex, Desk
+from router.central import Address, AskLimits, CentralIndex, Desk, SharedMemory
 from router.events.keeper import Keeper
 from router.index.answers import Known
 from router.index.reservations import Reservations
@@ -38,6 +38,7 @@ from tests.support.builders import NoSources
 
 REPLICAS = [f"r{number}" for number in range(4)]
 PROMPTS, TOKENS, BLOCK = 64, 8192, 16
+MAX_BYTES = 64 * 2**20
 EVENT_BLOCKS = 32
 SLICE_S = 2.0
 _DUE = struct.Struct("<d")
@@ -48,7 +49,9 @@ class Events:
     """An index, and what engines keep saying: a stored event of 32 blocks and a removed one."""
 
     blocks_per_s: float
-    index: TieredIndex = field(default_factory=lambda: TieredIndex(clock=time.monotonic))
+    index: TieredIndex = field(
+        default_factory=lambda: TieredIndex(clock=time.monotonic, max_bytes=MAX_BYTES)
+    )
 
     def __post_init__(self) -> None:
         for number in range(PROMPTS):
@@ -78,12 +81,18 @@ def prompt(number: int) -> list[int]:
     return [rng.randrange(50_000) for _ in range(TOKENS)]
 
 
-def serve(path: str, blocks_per_s: float, pipe: multiprocessing.connection.Connection) -> None:
+def serve(
+    path: str, blocks_per_s: float, is_asked: bool, pipe: multiprocessing.connection.Connection
+) -> None:
     """The central index's process."""
 
     async def run() -> None:
-        events = Events(blocks_per_s)
-        desk = Desk(events.index, Keeper(events.index, NoSources()))
+        memory = SharedMemory()
+        index = TieredIndex(clock=time.monotonic, max_bytes=MAX_BYTES, allocate=memory.allocate)
+        events, keeper = Events(blocks_per_s, index), Keeper(index, NoSources())
+        for replica_id in REPLICAS:
+            keeper.of(replica_id)
+        desk = Desk(index, keeper, memory=None if is_asked else memory.place)
         async with desk.open(Address(path=path)):
             tasks = [asyncio.create_task(desk.tell()), asyncio.create_task(events.keep_coming())]
             pipe.send("ready")
@@ -106,11 +115,13 @@ def arrive(rate: float, target: str, seconds: float) -> None:
             out.sendto(_DUE.pack(time.monotonic()), target)
 
 
-async def measure(rate: float, blocks_per_s: float, folder: Path, rounds: int) -> dict[str, object]:
+async def measure(
+    rate: float, blocks_per_s: float, folder: Path, rounds: int, *, is_asked: bool
+) -> dict[str, object]:
     """Decision times of both, in ms."""
     ours, theirs = multiprocessing.Pipe()
     path = str(folder / "index")
-    index = multiprocessing.Process(target=serve, args=(path, blocks_per_s, theirs))
+    index = multiprocessing.Process(target=serve, args=(path, blocks_per_s, is_asked, theirs))
     index.start()
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, ours.recv)
@@ -121,7 +132,7 @@ async def measure(rate: float, blocks_per_s: float, folder: Path, rounds: int) -
     )
     central = CentralIndex(Address(path=path), limits=AskLimits(deadline_s=0.05))
     running = asyncio.create_task(central.run())
-    while not central.is_connected:  # noqa: ASYNC110  a bench
+    while len(central.replicas()) < len(REPLICAS):  # noqa: ASYNC110  a bench
         await asyncio.sleep(0.01)
     hashes = [hash_blocks(as_tokens(prompt(number)), BLOCK) for number in range(PROMPTS)]
     rng = random.Random(4)
@@ -210,12 +221,14 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[100, 300, 500])
     parser.add_argument("--event-blocks", type=float, default=10_000, help="a second, over all")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--ask", action="store_true", help="over the socket, as other hosts do")
     args = parser.parse_args()
     rows = []
     print(f"{TOKENS // BLOCK} blocks a prompt; {args.event_blocks:g} blocks of events a second")
     for rate in args.rates:
+        what = rate, args.event_blocks
         with tempfile.TemporaryDirectory() as folder:
-            row = uvloop.run(measure(rate, args.event_blocks, Path(folder), args.rounds))
+            row = uvloop.run(measure(*what, Path(folder), args.rounds, is_asked=args.ask))
         rows.append(row)
         print(f"{rate:g} questions a second, load {os.getloadavg()[0]:.1f}")
         for key in ("ms", "added_ms", "outcomes", "router_cpu_us"):
