@@ -2,7 +2,9 @@
 
 Load and backend need cores too, so requests a second say what this machine has left. What says
 how far N processes would go on cores of their own is the CPU that a request takes, of all
-processes together: efficiency is that of one process over that of N. It needs wrk.
+processes together: efficiency is that of one process over that of N. One process has a core nearly
+for itself; N, load and backend take turns, which costs CPU whoever they are. So two routers that
+share nothing, each with half of the load, say what the machine gives at best. It needs wrk.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,19 +28,21 @@ from tests.bench.peers import MODEL_DIR, bodies, tokenize, write_script
 from tests.bench.relay import ROOT, Target, free_port, run_wrk, running, wait_for
 
 REPORT = ROOT / "build" / "bench-processes.json"
-CASES = {
-    "1 process": (),
-    "2 processes": ("--processes=2",),
-    "2 processes, one index": ("--processes=2", "--set=index.mode=shared"),
+CASES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "1 process": (1, ()),
+    "2 routers apart": (2, ()),
+    "2 processes": (1, ("--processes=2",)),
+    "2 processes, one index": (1, ("--processes=2", "--set=index.mode=shared")),
 }
+"""How many are started, each with these flags."""
 
 
 @dataclass
 class Gateway:
     """One of the cases while it runs."""
 
-    target: Target
-    pid: int
+    urls: list[str]
+    pids: list[int]
     per_second: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
     index_us: list[float] = field(default_factory=list)
@@ -45,21 +50,28 @@ class Gateway:
     errors: int = 0
 
     def processes(self) -> list[psutil.Process]:
-        parent = psutil.Process(self.pid)
-        return [parent, *parent.children(recursive=True)]
+        parents = [psutil.Process(pid) for pid in self.pids]
+        return [one for each in parents for one in (each, *each.children(recursive=True))]
 
     def run(self, lua: str, seconds: int, connections: int) -> None:
         before = {process: _cpu_s(process) for process in self.processes()}
-        sample = run_wrk(Target("", self.target.url, None), lua, seconds, connections)
+        share = connections // len(self.urls)
+        with ThreadPoolExecutor() as pool:
+            samples = list(
+                pool.map(lambda u: run_wrk(Target("", u, None), lua, seconds, share), self.urls)
+            )
         spent = {process: _cpu_s(process) - then for process, then in before.items()}
-        requests = sample.per_second * seconds
+        per_second = sum(sample.per_second for sample in samples)
+        requests = per_second * seconds
         index = sum(s for p, s in spent.items() if "index" in p.cmdline()[:4])
-        routers = [s for p, s in spent.items() if p.pid != self.pid and "serve" in p.cmdline()[:4]]
-        self.per_second.append(sample.per_second)
+        routers = [
+            s for p, s in spent.items() if p.pid not in self.pids and "serve" in p.cmdline()[:4]
+        ]
+        self.per_second.append(per_second)
         self.cpu_us.append(1e6 * sum(spent.values()) / requests)
         self.index_us.append(1e6 * index / requests)
         self.shares.append([s / sum(routers) for s in routers] if routers else [1.0])
-        self.errors += sample.errors
+        self.errors += sum(sample.errors for sample in samples)
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -81,15 +93,18 @@ def gateways(folder: Path, prompts: list[list[int]]) -> Iterator[dict[str, Gatew
         urls = [f"http://127.0.0.1:{port}" for port in backends]
         wait_for(urls[0])
         found = {}
-        for name, flags in CASES.items():
-            port = free_port()
-            serve = [*python, "router.cli", "serve", f"--port={port}", f"--tokenizer={MODEL_DIR}"]
-            serve += ["--set=tokens.remote=false", "--set=tokens.judge_share=0", *flags]
-            serve += [f"--replica=id={u[-5:]},url={u},events={events}" for u in urls]
-            pid = stack.enter_context(running(*serve))
-            found[name] = Gateway(Target(name, f"http://127.0.0.1:{port}", pid), pid)
+        for name, (count, flags) in CASES.items():
+            gateway = found[name] = Gateway([], [])
+            for port in (free_port() for _ in range(count)):
+                serve = [*python, "router.cli", "serve", f"--port={port}", *flags]
+                serve += [f"--tokenizer={MODEL_DIR}"]
+                serve += ["--set=tokens.remote=false", "--set=tokens.judge_share=0"]
+                serve += [f"--replica=id={u[-5:]},url={u},events={events}" for u in urls]
+                gateway.pids.append(stack.enter_context(running(*serve)))
+                gateway.urls.append(f"http://127.0.0.1:{port}")
         for gateway in found.values():
-            wait_for(gateway.target.url, 60.0)
+            for url in gateway.urls:
+                wait_for(url, 60.0)
         yield found
 
 
@@ -104,11 +119,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made, gateways(Path(made), prompts) as found:
         lua = write_script(Path(made), "json", [len(tokens) for tokens in prompts])
         for gateway in found.values():
-            run_wrk(gateway.target, lua, 3, args.connections)
+            for url in gateway.urls:
+                run_wrk(Target("", url, None), lua, 2, args.connections)
         for _ in range(args.rounds):
             for gateway in found.values():
                 gateway.run(lua, args.seconds, args.connections)
         alone = statistics.median(found["1 process"].cpu_us)
+        apart = found["2 routers apart"]
+        best_us, best = statistics.median(apart.cpu_us), statistics.median(apart.per_second)
         print(f"2 KB prompts, JSON replies; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         for name, gateway in found.items():
             cpu_us = statistics.median(gateway.cpu_us)
@@ -117,6 +135,8 @@ def main() -> None:
                 "cpu_us": cpu_us,
                 "index_us": statistics.median(gateway.index_us),
                 "efficiency": alone / cpu_us,
+                "of_two_apart": best_us / cpu_us,
+                "per_second_of_two_apart": statistics.median(gateway.per_second) / best,
                 "busiest_share": statistics.median(max(shares) for shares in gateway.shares),
                 "errors": gateway.errors,
             }
