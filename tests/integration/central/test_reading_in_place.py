@@ -6,11 +6,14 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from router.central import CAN_SHARE, Address, Place, SharedMemory
 from router.central.memory import Window, prepare
-from router.index.layout import MAGIC, VERSION
+from router.index import kernels
+from router.index.arena import halves
+from router.index.layout import MAGIC, MAX_SLOTS, UNITS, USED, VERSION
 from router.index.memory import MemoryIndex
 from tests.integration.central.test_asking import (
     PREFIX,
@@ -208,3 +211,27 @@ async def test_nothing_is_read_that_was_never_true():
     assert {depth for owner, depth in seen if owner != number} == {8}
     assert turns > 20
     assert seen[number, 512] > 20
+
+
+async def test_whatever_lies_in_the_units_reading_them_leads_nowhere_else():
+    """What a reader may find while units become something else, and worse."""
+    prepare()
+    index = MemoryIndex(clock=time.monotonic, max_bytes=MAX_BYTES)
+    for number in range(40):
+        tokens = [number, *LONG[: 64 * BLOCK_SIZE - 1]]
+        handles = range(1000 * number + 1, 1000 * number + 65)
+        index.store(f"r{number}", stored(handles, tokens))
+    whole = index._arena.cells
+    end = int(whole[USED]) << 11
+    found = np.empty(3 * int(MAX_SLOTS) + 2, np.uint32)
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        # an array of just this size: what lies behind it is not ours
+        cells = whole[:end].copy()
+        cells[UNITS] = end >> 11
+        part = rng.random(end - 2048) < rng.choice([0.01, 0.5, 1.0])
+        most = rng.choice([end >> 11, end, 2**32])
+        cells[2048:][part] = rng.integers(0, most, int(part.sum()), dtype=np.uint64)
+        for number in range(40):
+            keys = prefix([number, *LONG[: 64 * BLOCK_SIZE - 1]])
+            assert kernels.match(cells, halves(keys), found) <= 64
