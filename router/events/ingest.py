@@ -133,6 +133,7 @@ class _Follower:
         self._tracker.skip_to(seq)
         doubt = f"frames {first} to {seq - 1} are lost: {why}"
         self._standing.doubt_all(doubt, seq, may_ask=False)
+        self._trust.doubt(doubt)
 
     async def _catch_up(self) -> None:
         """Learn what was published and missed: all of it, or since the last frame taken."""
@@ -253,6 +254,8 @@ class _Follower:
         self._start_over()
 
     def _start_over(self) -> None:
+        if self._tracker.last is not None:
+            self._trust.set(Trust.CATCHING_UP, "replay from frame 0")
         self._applier.clear()
         self._tracker.restart()
 

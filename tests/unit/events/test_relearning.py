@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+import pytest
+
 from router.blocks import AllBlocksCleared, Frame
 from router.events import FramesLost, LinkUp, Quiet, ReplayUnavailable, Trust, ingest
 from router.events.standing import Backoff
@@ -149,6 +151,23 @@ def test_while_an_answer_about_the_newest_frame_is_awaited_it_is_not_exact():
             return at_first, a.trust.trust
 
     assert run_virtually(run) == (Trust.EXACT, Trust.CATCHING_UP)
+
+
+@pytest.mark.parametrize("past", [frames(0, 1, 3), frames(0, 1, 2, life=1)], ids=["hole", "life"])
+def test_what_was_forgotten_while_the_newest_frame_is_asked_for_is_not_exact(past):
+    """Not even for the instant in which the replay is asked to go on."""
+
+    async def run() -> tuple[Trust, bool]:
+        async with following_source(fickle(frames(0, 1), ask_2="hang")) as a:
+            await a.hears(LinkUp())
+            a.source.past = past
+            a.source.say(Quiet())
+            await asyncio.sleep(0.1)
+            return a.trust.trust, a.holds()
+
+    trust, holds_nothing = run_virtually(run)
+    assert holds_nothing
+    assert trust is not Trust.EXACT
 
 
 def test_a_gap_whose_replay_failed_is_filled_when_the_publisher_answers_again():
