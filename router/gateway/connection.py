@@ -49,13 +49,14 @@ class Connection(RequestHandler):
     Bytes that aiohttp's parser got once are its own until it is known to have used them up.
     """
 
-    __slots__ = ("_client", "_edge", "_is_clean", "_known", "_quick", "_quick_task")
+    __slots__ = ("_client", "_edge", "_is_clean", "_is_fresh", "_known", "_quick", "_quick_task")
 
     def __init__(self, edge: Edge, **settings: Any) -> None:
         super().__init__(cast(web.Server, edge), **settings)
         self._edge = edge
         self._client = ""
         self._is_clean = True
+        self._is_fresh = True
         self._known: QuickHead | None = None
         self._quick: QuickRequest | None = None
         self._quick_task: asyncio.Task[None] | None = None
@@ -132,7 +133,12 @@ class Connection(RequestHandler):
 
     @property
     def _is_idle(self) -> bool:
-        """aiohttp waits for a head, and has not seen a byte of it."""
+        """aiohttp waits for a head, and has not seen a byte of it.
+
+        If it never saw any it need not wait yet: the first request mostly comes before it does.
+        """
+        if self._is_fresh:
+            return True
         return self._is_clean and self._waiter is not None and not self._waiter.done()
 
     def _read(self, data: bytes) -> QuickRequest | None:
@@ -182,6 +188,7 @@ class Connection(RequestHandler):
             self._pause_transport_reading()
 
     def _pass_on(self, data: bytes) -> None:
+        self._is_fresh = False
         before = self._request_count
         was_clean = self._is_clean
         super().data_received(data)

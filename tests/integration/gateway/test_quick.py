@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from router.gateway.limits import EdgeLimits
+from router.gateway.server import EdgeServer
 from tests.support.engines import chat_body, plain_engine
 from tests.support.gateway import gateway
 from tests.support.processes import until
@@ -163,3 +165,43 @@ async def test_a_connection_that_is_asked_again_is_not_idle():
             assert (await client.reply())[0] == 200
         assert await client.is_closed()
         client.writer.close()
+
+
+class Deaf(asyncio.Transport):
+    """Takes what is written, for nobody."""
+
+    def get_extra_info(self, name, default=None):
+        return default
+
+    def write(self, data):
+        pass
+
+    def is_closing(self):
+        return False
+
+    def close(self):
+        pass
+
+    abort = close
+
+
+async def test_a_request_that_comes_with_its_connection_is_quick():
+    answered: asyncio.Queue[str] = asyncio.Queue()
+
+    async def answer(request):
+        answered.put_nowait(request.path)
+        return True
+
+    async def handle(request):
+        pytest.fail("aiohttp has read it")
+
+    path = "/v1/chat/completions"
+    server = EdgeServer(handle, EdgeLimits(), answer, (path.encode(),))
+    connection = server()
+    connection.connection_made(Deaf())
+    for _ in range(3):
+        connection.data_received(chat())
+        async with asyncio.timeout(5):
+            assert await answered.get() == path
+    connection.connection_lost(None)
+    await server.shutdown(1.0)
