@@ -31,7 +31,8 @@ from router.routing import POLICIES, Chooser, Speeds
 from router.source import OwnIndex
 from router.tokens import Limits, LocalTokenizer
 from router.tokens.block_memo import BlockMemo
-from router.tokens.encoder import LITERAL, encode_in_the_calling_thread
+from router.tokens.encoder import LITERAL, Encoder, encode_in_the_calling_thread
+from router.tokens.memo import Memo
 from tests.support.builders import model_rows, replica
 
 EMBEDDED = Path(__file__).parents[2] / "workers" / "engine" / "model"
@@ -126,8 +127,12 @@ class Bench:
         return (time.process_time() - started) * 1e3
 
     def _library(self, file: Path) -> Callable[[list[str]], object]:
-        if not file.is_file() or any(map(is_literal, self.tokenizer.pieces_of(SHORT))):
+        if not file.is_file():
             return self.tokenizer.encoder.encode_pieces
+        if any(map(is_literal, self.tokenizer.pieces_of(SHORT))):
+            plain = Encoder(Tokenizer.from_file(str(file)), Memo(0))  # no memo of words
+            plain.learn_literals()
+            return plain.encode_pieces
         tokenizer = Tokenizer.from_file(str(file))
         return lambda pieces: (
             tokenizer.encode_batch_fast(["".join(pieces)], add_special_tokens=False)[0].ids
@@ -163,8 +168,8 @@ async def grow(bench: Bench, size: int) -> dict[str, Any]:
         messages = [*messages, say("user", random.Random(size + turn), words)]
         first = await bench.plan(body(messages))
         costs.append((first, await bench.plan(body(messages))))
-        messages.append(say("assistant", random.Random(-size - turn), words))
         tokens = await bench.hold(body(messages))
+        messages.append(say("assistant", random.Random(-size - turn), words))
     kept = bench.tokenizer.memo_bytes + bench.memo.size_bytes - before
     by_turn = {
         turn: " / ".join(f"{cost:.2f}" for cost in costs[turn - 1]) for turn in (1, 10, 25, TURNS)
@@ -173,10 +178,11 @@ async def grow(bench: Bench, size: int) -> dict[str, Any]:
 
 
 def conversation(rng: random.Random, words: int) -> Messages:
-    """A system prompt, then turns of 200 words; longer ones in a longer conversation."""
+    """A system prompt, then turns of 200 words; longer ones in a longer conversation. The last turn
+    is a user's, as in what is sent to engines: Mistral's refuse others."""
     length = max(200, words // (2 * TURNS))
     roles = ("user", "assistant")
-    turns = (say(roles[number % 2], rng, length) for number in range(max(1, words // length)))
+    turns = (say(roles[number % 2], rng, length) for number in range(words // length // 2 * 2 + 1))
     return [say("system", rng, 150), *(turns if words else ())]
 
 
