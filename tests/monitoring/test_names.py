@@ -30,6 +30,7 @@ def metrics():
     replica = ReplicaSample("r1", True, False, 0, 0, 0, "exact", "", 0, 0, 0)
     tokenizer = TokenizerSample("m", True, {"equal": 1}, 0, 0, 0, 0)
     metrics = Metrics(lambda: [replica], lambda: [tokenizer])
+    metrics.look()
     metrics.watch_index(lambda: 0, 1)
     metrics.count_request(ENDED)
     metrics.count_use("t", "tokens", 10, 1)
