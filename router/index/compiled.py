@@ -1,7 +1,7 @@
 """The one door to numba. Functions marked here are plain Python until `compile_all` replaces them,
 in all modules that use them, by what numba makes of them.
 
-Compiling takes some ten seconds, once: what comes out is kept on disk (`cache_folder`). numba is
+Compiling takes some twenty seconds, once: what comes out is kept on disk (`cache_folder`). numba is
 imported no sooner than an index is made.
 """
 

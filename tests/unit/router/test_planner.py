@@ -101,9 +101,10 @@ async def test_moving_to_another_replica_takes_the_load_along(planner):
 async def test_a_second_cold_prompt_follows_the_first_that_is_being_computed(planner):
     store(planner, "r1", [7] * BLOCK)
     store(planner, "r2", [7] * BLOCK)
+    # long enough that to compute it again costs more than to wait for the end of a step
     with (
-        await planner.plan(ask(PROMPT * 8)) as first,
-        await planner.plan(ask(PROMPT * 8)) as second,
+        await planner.plan(ask(PROMPT * 16)) as first,
+        await planner.plan(ask(PROMPT * 16)) as second,
     ):
         assert second.replicas[0] == first.replicas[0]
         assert second.decision.reason is Reason.EXPECTED
