@@ -219,7 +219,7 @@ class Subscriber:
         self._events_url = events_url
 
     async def ready(self) -> None:
-        """Connect, and wait until the publisher has taken the connection."""
+        """Connect, and wait until the publisher has taken the connection and the subscription."""
         monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(self._events_url)
         try:
@@ -228,6 +228,8 @@ class Subscriber:
         finally:
             self._socket.disable_monitor()
             monitor.close(0)
+        # what is subscribed to follows the handshake: by this answer the publisher has read it
+        await self.replay(0)
 
     async def frames(self, count: int) -> list[Frame]:
         """The next `count` frames."""
