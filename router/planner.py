@@ -15,7 +15,7 @@ from typing import Self, TypeAlias
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
-from router.blocks import prefix_seed
+from router.blocks import hash_blocks, prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.index.answers import Known
@@ -28,7 +28,6 @@ from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Cont
 from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import NoShadows, Shadows
 from router.source import Source
-from router.tokens.block_memo import BlockMemo
 from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
 
@@ -150,7 +149,6 @@ class Planner:
     tokenizer: Tokenizer
     source: Source
     chooser: Chooser
-    memo: BlockMemo = field(default_factory=lambda: BlockMemo(0))
     forward_ids: Collection[Kind] = ()
     """Of what kinds of requests the replica is sent ids."""
     shadows: Shadows | NoShadows = field(default_factory=NoShadows)
@@ -283,7 +281,7 @@ class Planner:
                 size, adapter = min(sizes), model if member.is_adapter(model) else None
                 if (found := made.get((size, adapter))) is None:
                     seed = prefix_seed(generation.salt, adapter)
-                    found = Prefix(self.memo.hash_blocks(tokens, size, seed), size)
+                    found = Prefix(hash_blocks(tokens, size, seed), size)
                     made[size, adapter] = found
                 prefix = found
             contenders.append(Contender(replica.id, member.base_model, prefix, replica.distance_ms))

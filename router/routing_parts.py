@@ -42,7 +42,6 @@ def planner(
         tokenizer=tokens.tokenizer,
         source=waits.source,
         chooser=chooser,
-        memo=tokens.blocks,
         forward_ids=_kinds_with_ids(config.tokens),
         shadows=shadows(config.routing, chooser),
         owner_of=waits.owner_of,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from router.index.compiled import compile_all
+from router.compiled import compile_all
 
 # A test's time says more about the machine than about the code.
 settings.register_profile("warmgate", deadline=None)

@@ -27,7 +27,7 @@ from loadgen.simulate.traffic import (
     tokens_of,
 )
 from loadgen.simulate.waiting import SimQueue
-from router.blocks import Event, hash_blocks
+from router.blocks import Event, Hashes, hash_blocks
 from router.routing import Policy
 
 REMEMBERED_PROMPTS: Final = 2000
@@ -75,7 +75,7 @@ class Simulation:
         self._rng = Random(f"simulation {seed}")
         self._served: list[Served] = []
         self._answers = FIRST_ANSWER_ID
-        self._prompts: dict[tuple[Segment, ...], tuple[array[int], list[int]]] = {}
+        self._prompts: dict[tuple[Segment, ...], tuple[array[int], Hashes]] = {}
         self._turn = 0
         for _ in range(fleet.replicas):
             self._add_replica()
@@ -207,7 +207,7 @@ class Simulation:
         if (chosen := request.send()) is not None:
             self.oracle.compare(self.world.engines, candidates, chosen, hashes, tokens)
 
-    def _prompt(self, ask: Ask) -> tuple[array[int], list[int]]:
+    def _prompt(self, ask: Ask) -> tuple[array[int], Hashes]:
         found = self._prompts.get(ask.segments)
         if found is None:
             tokens = tokens_of(ask.segments)

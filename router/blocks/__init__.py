@@ -11,6 +11,7 @@ from router.blocks.events import (
 from router.blocks.hashing import (
     NO_SEED,
     BlockHash,
+    Hashes,
     Tokens,
     as_tokens,
     hash_blocks,
@@ -30,6 +31,7 @@ __all__ = [
     "EventBatch",
     "Form",
     "Frame",
+    "Hashes",
     "MalformedFrame",
     "Tokens",
     "as_tokens",

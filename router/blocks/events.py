@@ -1,19 +1,20 @@
 """What an engine says about its prefix cache. Field names are vLLM's; defaults are "not said"."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 EngineHash = int | bytes
 """An engine's own hash of a block: opaque, used only as a handle for parents and removals."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockStored:
+class BlockStored(Struct, frozen=True):
     """Blocks that follow one another were stored.
 
-    `token_ids` are those of all the blocks from the parent's end on. Sliding-window groups and
-    placeholders of offloading tiers name fewer (or no) hashes than the tokens would fill.
+    `token_ids` are those of all the blocks from the parent's end on; as they are read from a wire,
+    `array("I")`. Sliding-window groups and placeholders of offloading tiers name fewer (or no)
+    hashes than the tokens would fill.
     """
 
     block_hashes: tuple[EngineHash, ...]
@@ -33,8 +34,7 @@ class BlockStored:
     lookahead_token_ids: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class BlockRemoved(Struct, frozen=True, tag_field="type", tag="BlockRemoved"):
     """One copy of each of these blocks left the cache."""
 
     block_hashes: tuple[EngineHash, ...]
@@ -44,16 +44,14 @@ class BlockRemoved:
     ownership: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AllBlocksCleared:
+class AllBlocksCleared(Struct, frozen=True, tag_field="type", tag="AllBlocksCleared"):
     """The cache was reset: nothing is held any more, on any tier."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-@dataclass(frozen=True, slots=True)
-class EventBatch:
+class EventBatch(Struct, frozen=True):
     """What one engine step did to the cache. `ts`: Unix seconds, the engine's clock."""
 
     ts: float

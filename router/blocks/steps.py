@@ -7,16 +7,22 @@ from collections.abc import Generator, Iterator
 from typing import Any, Final, TypeAlias
 
 import msgpack
+import numpy as np
 
+from router.blocks import numbers
 from router.blocks.events import Event
-from router.blocks.hashing import TYPE_CODE
+from router.blocks.hashing import BYTES_PER_TOKEN, TYPE_CODE
 from router.blocks.wire import MalformedFrame, as_event, decode_batch
+from router.compiled import is_compiled
 
 SMALL_BYTES: Final = 48 * 1024
 """Payloads up to here (some 700 blocks of 16 tokens) take less than a millisecond in one go."""
 
 VALUES_PER_STEP: Final = 4096
 """Numbers of a list: about half a millisecond."""
+
+IDS_PER_STEP: Final = 65_536
+"""Token ids of a list that compiled code reads: less than that."""
 
 _VALUES_OF_AN_EVENT: Final = 64
 """Making an event takes as long as reading so many numbers of a list,"""
@@ -85,9 +91,14 @@ class _Reader:
             self._spent = 0
             yield
 
+    @property
+    def _at(self) -> int:
+        at: int = self._unpacker.tell()
+        return at
+
     def end(self) -> None:
         """ValueError if there is more."""
-        if self._unpacker.tell() != len(self._payload):
+        if self._at != len(self._payload):
             raise ValueError("bytes after its end")
 
     def count(self) -> int:
@@ -101,7 +112,7 @@ class _Reader:
 
     def value(self, depth: int) -> Steps:
         """The next value; lists and maps down to `depth` piece by piece."""
-        at = self._unpacker.tell()
+        at = self._at
         first = self._payload[at] if at < len(self._payload) else 0
         if _is_array(first):
             count = self._unpacker.read_array_header()
@@ -129,6 +140,8 @@ class _Reader:
         300,000 numbers takes 3 ms at once."""
         unpack = self._unpacker.unpack
         found: list[Any] | array[int] = array(TYPE_CODE) if count > VALUES_PER_STEP else []
+        if isinstance(found, array) and is_compiled(numbers.unpack):
+            found = yield from self._ids(count)
         while len(found) < count:
             wanted = min(count - len(found), VALUES_PER_STEP - self._spent)
             read = [unpack() for _ in range(wanted)]
@@ -138,6 +151,23 @@ class _Reader:
                 found += read
             yield from self.spend(wanted)
         return found
+
+    def _ids(self, count: int) -> Generator[None, None, array[int]]:
+        """As many as there are, up to `count`, before something else comes."""
+        at = self._at
+        count = min(count, len(self._payload) - at)
+        found = array(TYPE_CODE, bytes(BYTES_PER_TOKEN * count))
+        packed, cells = np.frombuffer(self._payload, np.uint8), np.frombuffer(found, np.uint32)
+        done = 0
+        while done < count:
+            stop = min(done + IDS_PER_STEP, count)
+            end = numbers.unpack(packed, at, cells, done, stop)
+            if end < 0:
+                break
+            self._unpacker.read_bytes(end - at)
+            at, done = end, stop
+            yield from self.spend(VALUES_PER_STEP)
+        return found if done == count else found[:done]
 
 
 def _extended(found: array[int], read: list[Any]) -> list[Any] | array[int]:

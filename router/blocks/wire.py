@@ -5,14 +5,16 @@ fields were only ever appended, and a map with the key "type" (since). Reading a
 subset of the known fields, and more fields than we know.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import msgpack
 
 from router.blocks.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch
+from router.blocks.layouts import as_ids, read_batch
 
 END_OF_REPLAY: Final = 2**64 - 1
 SEQ_BYTES: Final = 8
@@ -41,7 +43,7 @@ class Frame:
 _KINDS: Final[dict[str, type[BlockStored | BlockRemoved | AllBlocksCleared]]] = {
     kind.__name__: kind for kind in (BlockStored, BlockRemoved, AllBlocksCleared)
 }
-_NAMES: Final = {tag: tuple(f.name for f in fields(kind)) for tag, kind in _KINDS.items()}
+_NAMES: Final = {tag: kind.__struct_fields__ for tag, kind in _KINDS.items()}
 _KNOWN: Final = {tag: frozenset(names) for tag, names in _NAMES.items()}
 # vLLM writes these even when they are nil; all later fields only when they differ from nil.
 _ALWAYS: Final = frozenset(
@@ -59,6 +61,12 @@ _ALWAYS: Final = frozenset(
 
 def decode_batch(payload: bytes) -> EventBatch:
     """Unpack one batch. MalformedFrame if it is none."""
+    batch = read_batch(payload)
+    return decode_any_batch(payload) if batch is None else batch
+
+
+def decode_any_batch(payload: bytes) -> EventBatch:
+    """The same, value by value: whatever fields of events hold. MalformedFrame."""
     try:
         raw = msgpack.unpackb(payload, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException) as exc:
@@ -147,6 +155,8 @@ def as_event(raw: Any) -> Event | None:
         return None
     if "block_hashes" in values:
         values["block_hashes"] = tuple(values["block_hashes"])
+    if "token_ids" in values:
+        values["token_ids"] = as_ids(values["token_ids"])
     salt = _sglang_salt(raw)
     if salt is not None and kind is BlockStored:
         _place_salt(values, salt)
@@ -180,7 +190,7 @@ def _tagged_values(raw: Any) -> tuple[str, dict[str, Any]]:
 def _as_map(event: Event) -> dict[str, Any]:
     tag = type(event).__name__
     return {"type": tag} | {
-        name: value
+        name: _plain(value)
         for name in _NAMES[tag]
         if (value := getattr(event, name)) is not None or name in _ALWAYS
     }
@@ -188,7 +198,11 @@ def _as_map(event: Event) -> dict[str, Any]:
 
 def _as_array(event: Event) -> list[Any]:
     tag = type(event).__name__
-    return [tag, *(getattr(event, name) for name in _NAMES[tag])]
+    return [tag, *(_plain(getattr(event, name)) for name in _NAMES[tag])]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, array) else value
 
 
 def _shape(parts: Sequence[bytes]) -> str:

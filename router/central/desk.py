@@ -7,11 +7,12 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from router.blocks import Hashes
 from router.central import wire
 from router.central.address import Address
 from router.central.memory import Place
@@ -104,7 +105,7 @@ class Desk:
                     visitor.send(data)
             await asyncio.sleep(TELL_EVERY_S)
 
-    def answer(self, number: int, prefixes: list[list[int]]) -> bytes:
+    def answer(self, number: int, prefixes: Sequence[Hashes]) -> bytes:
         """What is known of these prompts."""
         self.counters.questions += 1
         found = []

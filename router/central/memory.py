@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from router.blocks import BlockHash
+from router.compiled import Cells, compile_all
 from router.index import kernels
 from router.index.arena import halves
-from router.index.compiled import Cells, compile_all
 from router.index.layout import LAYOUT, MAGIC, MAX_SLOTS, VERSION
 
 CAN_SHARE: Final = hasattr(os, "memfd_create") and platform.machine() in ("x86_64", "AMD64")

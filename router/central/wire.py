@@ -19,7 +19,8 @@ from typing import Final
 
 import msgspec
 
-from router.blocks import BlockHash
+from router.blocks import BlockHash, Hashes
+from router.blocks.hashing import HASH_CODE
 from router.central.memory import Place
 from router.events import IngestCounters, Trust
 from router.index.tiers import Load
@@ -172,7 +173,7 @@ def ask(number: int, prefixes: Sequence[Sequence[BlockHash]]) -> bytes:
     return frame(Kind.ASK, b"".join(parts))
 
 
-def read_ask(body: bytes) -> tuple[int, list[list[BlockHash]]]:
+def read_ask(body: bytes) -> tuple[int, list[Hashes]]:
     """BadFrame."""
     try:
         number, count = _ASK.unpack_from(body)
@@ -244,7 +245,7 @@ def served(replica_id: ReplicaId, prefix: Sequence[BlockHash], hit_tokens: int |
     return frame(Kind.SERVED, _SERVED.pack(len(name), tokens, len(prefix)) + name + _raw(prefix))
 
 
-def read_served(body: bytes) -> tuple[ReplicaId, list[BlockHash], int | None]:
+def read_served(body: bytes) -> tuple[ReplicaId, Hashes, int | None]:
     """BadFrame."""
     try:
         length, tokens, blocks = _SERVED.unpack_from(body)
@@ -256,16 +257,16 @@ def read_served(body: bytes) -> tuple[ReplicaId, list[BlockHash], int | None]:
 
 
 def _raw(prefix: Sequence[BlockHash]) -> bytes:
-    hashes = array("Q", prefix)
+    hashes = array(HASH_CODE, prefix)
     if sys.byteorder == "big":
         hashes.byteswap()
     return hashes.tobytes()
 
 
-def _hashes(raw: bytes, count: int) -> list[BlockHash]:
+def _hashes(raw: bytes, count: int) -> Hashes:
     if len(raw) != 8 * count:
         raise BadFrame(f"{len(raw)} bytes for {count} blocks")
-    hashes = array("Q", raw)
+    hashes = array(HASH_CODE, raw)
     if sys.byteorder == "big":
         hashes.byteswap()
-    return hashes.tolist()
+    return hashes

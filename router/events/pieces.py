@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from router.blocks import BlockRemoved, BlockStored, EngineHash, Event
 

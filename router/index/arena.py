@@ -11,8 +11,9 @@ from typing import Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
+from router.blocks.hashing import HASH_CODE
+from router.compiled import Cells, compile_all
 from router.index import kernels
-from router.index.compiled import Cells, compile_all
 from router.index.layout import FRESH, LOST, PRESSED, UNIT, UNIT_BYTES, UNITS, USED, VERSION
 
 P = ParamSpec("P")
@@ -27,6 +28,7 @@ _LOW_AT_LEAST: Final = 2
 _HUGE_FROM_UNITS: Final = 512
 """From here on (4 MiB) the memory is asked for in pages of 2 MiB: entries lie anywhere, and with
 small pages half of the time of a look goes into finding the page."""
+_CELL: Final = np.dtype(np.uint32)
 _VERSION_BITS: Final = 2**32 - 1
 
 
@@ -92,5 +94,8 @@ def reserve(size: int) -> mmap.mmap:
 
 
 def halves(hashes: Sequence[int]) -> Cells:
-    """64-bit hashes as kernels want them. OverflowError, TypeError: they are none."""
-    return np.frombuffer(array("Q", hashes), np.uint32)
+    """64-bit hashes as kernels want them; those in an array are not copied. OverflowError,
+    TypeError: they are none."""
+    if not (isinstance(hashes, array) and hashes.typecode == HASH_CODE):
+        hashes = array(HASH_CODE, hashes)
+    return np.frombuffer(hashes, _CELL)

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from router.index.compiled import Cells, called, inlined, integer
+from router.compiled import Cells, called, inlined, integer
 from router.index.layout import (
     BLOCK,
     BLOCKS,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
+import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockRemoved, BlockStored, EngineHash
+from router.compiled import Cells
 from router.index.arena import Arena, halves
-from router.index.compiled import Cells
 from router.index.layout import COUNT
 from router.index.parking import ParkingLot
 from router.index.stats import IndexStats
@@ -64,8 +66,13 @@ def handles_of(hashes: Sequence[EngineHash]) -> Cells:
     different; bytes are hashed."""
     try:
         return halves(cast(Sequence[int], hashes))
-    except (TypeError, OverflowError):  # bytes, or ints below 0
+    except TypeError:  # bytes
         return halves([_number(each) for each in hashes])
+    except OverflowError:  # some are below 0, as SGLang's
+        try:
+            return np.frombuffer(array("q", cast(Sequence[int], hashes)), np.uint32)
+        except (TypeError, OverflowError):
+            return halves([_number(each) for each in hashes])
 
 
 def _number(handle: EngineHash) -> int:

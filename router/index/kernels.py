@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from router.compiled import Cells, called, entry, inlined, integer
 from router.index.booking import (
     Change,
     Key,
@@ -20,7 +21,6 @@ from router.index.booking import (
     shelf_key,
     take_out,
 )
-from router.index.compiled import Cells, called, entry, inlined, integer
 from router.index.layout import (
     BLOCK,
     BLOCKS,

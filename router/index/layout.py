@@ -7,7 +7,7 @@ The README says what a reader in another process needs of it.
 
 from typing import Final
 
-from router.index.compiled import integer
+from router.compiled import integer
 
 UNIT_BITS: Final = integer(11)
 UNIT: Final = integer(1 << UNIT_BITS)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
+from router.compiled import Cells
 from router.index import kernels
 from router.index.arena import Allocate, Arena, halves
 from router.index.bound import Trimmer
-from router.index.compiled import Cells
 from router.index.dump import HoldingsDump, dump_holdings, listed, load_shelf
 from router.index.holdings import (
     GUESSES,
@@ -93,7 +93,9 @@ class MemoryIndex:
             return
         if shelf.parked:
             self._stats.orphaned += shelf.parked.expire(self._clock())
-        self._place_with_children(holdings, shelf, event)
+            self._place_with_children(holdings, shelf, event)
+        else:
+            self._place(holdings, shelf, event)
         self._keep_bound()
 
     def remove(self, replica_id: ReplicaId, event: BlockRemoved) -> None:
@@ -269,7 +271,7 @@ class MemoryIndex:
         stats.refused += len(blocks) // 2 - done
 
     def _remove(self, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        keys = handles_of(handles)
+        keys = handles_of(tuple(handles))  # they are written over
         unknown = self._arena.write(kernels.remove_copies, shelf.table, keys)
         self._stats.removed += len(handles) - unknown
         if unknown:

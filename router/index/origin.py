@@ -5,17 +5,21 @@ first, then multimodal items as (id, offset), then, in a prompt's first block al
 string can thus be an adapter or a salt; `lora_name` tells which.
 """
 
+from __future__ import annotations
+
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from router.blocks import (
-    BlockHash,
     BlockStored,
+    Hashes,
     as_tokens,
     hash_blocks,
     item_seed,
     prefix_seed,
 )
+from router.blocks.hashing import TYPE_CODE
 
 
 def root_seed(event: BlockStored) -> int:
@@ -23,14 +27,16 @@ def root_seed(event: BlockStored) -> int:
     return prefix_seed(_salt(event), _adapter(event))
 
 
-def chain(event: BlockStored, seed: int) -> list[BlockHash] | None:
+def chain(event: BlockStored, seed: int) -> Hashes | None:
     """Our hashes of the event's blocks; None if its tokens don't fill exactly those blocks."""
     if event.block_size < 1 or len(event.token_ids) != len(event.block_hashes) * event.block_size:
         return None
-    try:
-        tokens = as_tokens(event.token_ids)
-    except (TypeError, OverflowError):  # EAGLE trees of SGLang publish pairs of ids
-        return None
+    tokens = event.token_ids
+    if not (isinstance(tokens, array) and tokens.typecode == TYPE_CODE):
+        try:
+            tokens = as_tokens(tokens)
+        except (TypeError, OverflowError):  # EAGLE trees of SGLang publish pairs of ids
+            return None
     return hash_blocks(tokens, event.block_size, seed, item_seeds(event))
 
 

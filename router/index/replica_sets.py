@@ -6,7 +6,7 @@ found without looking at the others.
 
 from typing import Final
 
-from router.index.compiled import Cells, called, inlined, integer
+from router.compiled import Cells, called, inlined, integer
 from router.index.layout import (
     HEAD_CELLS,
     MARK,

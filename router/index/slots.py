@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from router.blocks import BlockHash
+from router.compiled import Cells
 from router.index import kernels, sweeping
 from router.index.arena import Arena, halves
-from router.index.compiled import Cells
 from router.index.holdings import Holdings
 from router.index.layout import MAX_SLOTS
 from router.replicas.replica import ReplicaId
@@ -90,8 +90,9 @@ class Slots:
     def match(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of the prefix under each live slot; a hole ends a replica's match."""
         count = kernels.match(self._arena.cells, halves(prefix), self._found)
-        found, names = self._found[: 2 * max(count, 0)].tolist(), self._names
-        return {names[owner]: depth for owner, depth in zip(found[::2], found[1::2], strict=True)}
+        found = self._found[: 2 * max(count, 0)].tolist()
+        names = map(self._names.__getitem__, found[::2])
+        return dict(zip(names, found[1::2], strict=True))
 
     def _owner(self, replica_id: ReplicaId) -> int:
         number = self._numbers.get(replica_id)

@@ -3,8 +3,8 @@ slices, listing what is held."""
 
 from typing import Final
 
+from router.compiled import Cells, called, entry, inlined, integer
 from router.index.booking import block_of, let_all_go, let_go, no_change
-from router.index.compiled import Cells, called, entry, inlined, integer
 from router.index.layout import (
     BLOCK,
     CAP,

@@ -9,7 +9,7 @@ and not all at once, and a table's fill is the same at every size.
 
 from typing import Final
 
-from router.index.compiled import Cells, called, inlined, integer
+from router.compiled import Cells, called, inlined, integer
 from router.index.layout import (
     COUNT,
     KEPT,

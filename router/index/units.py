@@ -1,6 +1,6 @@
 """Units of the index's memory, handed out and taken back: plain functions, compiled."""
 
-from router.index.compiled import Cells, called, inlined, integer
+from router.compiled import Cells, called, inlined, integer
 from router.index.layout import FREE, FRESH, KEPT, LOW, PRESSED, UNIT, UNIT_BITS, UNITS, USED
 
 

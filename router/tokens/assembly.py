@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 
 from router.collectors import TokenizerSample
 from router.openai.generation import Generation
-from router.tokens.block_memo import BlockMemo
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits
 from router.tokens.local import NO_FLAGS, EngineFlags, Limits, LocalTokenizer
@@ -68,7 +67,6 @@ class Tokenizers:
 
     tokenizer: ByModel
     judged: dict[str | None, JudgedTokenizer]
-    blocks: BlockMemo
     made: Maker
     _joined: asyncio.Queue[JudgedTokenizer] = field(default_factory=asyncio.Queue)
 
@@ -193,7 +191,7 @@ def assemble(
     if isinstance(engine, NullTokenizer):
         # nobody to compare with
         judge = replace(judge, share=0.0, probation=0)
-    share = limits.share_memo(len(sources) + later.models + 2)  # engine's answers, block hashes too
+    share = limits.share_memo(len(sources) + later.models + 1)  # the engine's answers too
     maker = Maker(engine, share, judge, rng, later.flags)
     for model, source in sources.items():
         known = next((made for same, made in distinct if same == source), None)
@@ -204,4 +202,4 @@ def assemble(
     both = {model: maker.with_engine(one) for model, one in judged.items()}
     default = both.pop(None, engine)
     by_model = ByModel({model: one for model, one in both.items() if model is not None}, default)
-    return Tokenizers(by_model, judged, BlockMemo(share.memo_bytes), maker)
+    return Tokenizers(by_model, judged, maker)

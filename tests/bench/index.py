@@ -101,6 +101,7 @@ def ingest() -> Figures:
         for payload in pair
     ]
     full = apply(index, turnover)
+    stored_single = apply(one_by_one, list(single_stores(200)))
     apply(one_by_one, stored_frames[:half])
     single = apply(one_by_one, list(single_removals(200)))
     blocks = half * BLOCKS_PER_EVENT
@@ -110,8 +111,19 @@ def ingest() -> Figures:
         "full_frames_block_operations_per_s": 2 * blocks / sum(full),
         "full_decoded_block_operations_per_s": 2 * blocks / full[1],
         "decoding_stored_blocks_per_s": blocks / growing[0],
+        "stores_one_per_event_frames_per_s": 200 * BLOCKS_PER_EVENT / sum(stored_single),
         "removals_one_per_event_frames_per_s": 200 * BLOCKS_PER_EVENT / sum(single),
     }
+
+
+def single_stores(count: int) -> Iterator[bytes]:
+    """As engines report what they generate: an event per block, 128 requests' in a step."""
+    rng = random.Random(1)
+    for _ in range(count):
+        singles = tuple(
+            stored((rng.getrandbits(64),), random_ids(rng, 1)) for _ in range(BLOCKS_PER_EVENT)
+        )
+        yield encode_batch(EventBatch(0.0, singles, 0))
 
 
 def single_removals(count: int) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import uvloop
 
-from router.blocks import BlockRemoved, BlockStored, as_tokens, hash_blocks
+from router.blocks import BlockRemoved, BlockStored, Hashes, as_tokens, hash_blocks
 from router.central import Address, AskLimits, CentralIndex, Desk, SharedMemory
 from router.events.keeper import Keeper
 from router.index.answers import Known
@@ -137,10 +137,10 @@ async def measure(
     hashes = [hash_blocks(as_tokens(prompt(number)), BLOCK) for number in range(PROMPTS)]
     rng = random.Random(4)
 
-    async def own(prefix: list[int]) -> tuple[Known, str]:
+    async def own(prefix: Hashes) -> tuple[Known, str]:
         return events.index, ""
 
-    async def asked(prefix: list[int]) -> tuple[Known, str]:
+    async def asked(prefix: Hashes) -> tuple[Known, str]:
         return await central.ask([prefix])
 
     async def decide(due: float, source: Source, times: list[float]) -> None:
@@ -179,7 +179,7 @@ async def measure(
     }
 
 
-Source = Callable[[list[int]], Awaitable[tuple[Known, str]]]
+Source = Callable[[Hashes], Awaitable[tuple[Known, str]]]
 
 
 async def _slice(rate: float, folder: Path, decide: Callable[[float], Awaitable[None]]) -> None:

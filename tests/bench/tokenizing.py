@@ -30,7 +30,6 @@ from router.replicas import Pool
 from router.routing import POLICIES, Chooser, Speeds
 from router.source import OwnIndex
 from router.tokens import Limits, LocalTokenizer
-from router.tokens.block_memo import BlockMemo
 from router.tokens.encoder import LITERAL, Encoder, encode_in_the_calling_thread
 from router.tokens.memo import Memo
 from tests.support.builders import model_rows, replica
@@ -86,7 +85,6 @@ class Bench:
         pool.reconcile([replica(name) for name in REPLICAS])
         for name in REPLICAS:
             pool.mark_up(name, model_rows("m"))
-        self.memo = BlockMemo(64 << 20)
         self.index = TieredIndex(clock=time.monotonic)
         self.planner = Planner(
             pool=pool,
@@ -99,7 +97,6 @@ class Bench:
                 POLICIES["cache-aware"](random.Random(0)),
                 time.monotonic,
             ),
-            memo=self.memo,
         )
         self._hashes = 0
 
@@ -163,14 +160,14 @@ async def measure(bench: Bench, size: int) -> dict[str, float]:
 async def grow(bench: Bench, size: int) -> dict[str, Any]:
     messages = conversation(random.Random(size), 0)
     costs, tokens, words = [], 0, max(1, size // TURNS // 2)
-    before = bench.tokenizer.memo_bytes + bench.memo.size_bytes
+    before = bench.tokenizer.memo_bytes
     for turn in range(TURNS):
         messages = [*messages, say("user", random.Random(size + turn), words)]
         first = await bench.plan(body(messages))
         costs.append((first, await bench.plan(body(messages))))
         tokens = await bench.hold(body(messages))
         messages.append(say("assistant", random.Random(-size - turn), words))
-    kept = bench.tokenizer.memo_bytes + bench.memo.size_bytes - before
+    kept = bench.tokenizer.memo_bytes - before
     by_turn = {
         turn: " / ".join(f"{cost:.2f}" for cost in costs[turn - 1]) for turn in (1, 10, 25, TURNS)
     }

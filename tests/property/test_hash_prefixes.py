@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from router.blocks import as_tokens, hash_blocks, prefix_seed
 
@@ -21,6 +22,24 @@ def test_hashes_agree_exactly_on_the_blocks_that_agree(head, one, other, size):
     a, b = hash_blocks(as_tokens(first), size), hash_blocks(as_tokens(second), size)
     assert a[:shared] == b[:shared]
     assert not set(a[shared:]) & set(b[shared:])
+
+
+@given(
+    size=st.integers(1, 70) | st.sampled_from([128, 255, 256, 257, 272, 512, 1024]),
+    blocks=st.integers(0, 12),
+    seed=st.integers(0, 2**64 - 1),
+    rng=st.randoms(use_true_random=False),
+)
+def test_many_blocks_are_hashed_as_xxhash_hashes_one(size, blocks, seed, rng):
+    """Many go through compiled code of our own."""
+    raw = rng.randbytes(4 * (size * blocks + rng.randrange(size)))
+    expected, before = [], seed
+    for number in range(blocks):
+        before = xxh3_64_intdigest(raw[4 * size * number : 4 * size * (number + 1)], before)
+        expected.append(before)
+    assert hash_blocks(raw, size, seed).tolist() == expected
+    at_odd_place = memoryview(b"x" + raw)[1:]
+    assert hash_blocks(at_odd_place, size, seed).tolist() == expected
 
 
 @given(ids=IDS, size=SIZES, cut=st.integers(0, 60))

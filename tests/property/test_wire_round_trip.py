@@ -1,7 +1,9 @@
 """Whatever batch we write, in either form, is the batch that we read."""
 
+from contextlib import suppress
 from unittest.mock import patch
 
+import msgpack
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +15,19 @@ from router.blocks import (
     Form,
     Frame,
     MalformedFrame,
+    as_tokens,
     decode_batch,
     encode_batch,
 )
+from router.blocks.layouts import read_batch, read_ids
 from router.blocks.steps import EventReader
-from router.blocks.wire import decode_frame, decode_replay, encode_frame, encode_replay
+from router.blocks.wire import (
+    decode_any_batch,
+    decode_frame,
+    decode_replay,
+    encode_frame,
+    encode_replay,
+)
 
 NAMES = st.none() | st.text(max_size=8)
 NUMBERS = st.none() | st.integers(0, 100)
@@ -29,7 +39,7 @@ STORED = st.builds(
     BlockStored,
     block_hashes=HASHES,
     parent_block_hash=st.none() | HANDLES,
-    token_ids=IDS,
+    token_ids=IDS.map(as_tokens),
     block_size=st.integers(0, 256),
     lora_id=NUMBERS,
     medium=NAMES,
@@ -67,6 +77,42 @@ FRAMES = st.builds(
 )
 
 
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+ODD_FIELDS = st.dictionaries(
+    st.sampled_from([*BlockStored.__struct_fields__, "type", "cache_salt", "newer"]),
+    VALUES,
+    max_size=2,
+)
+"""Fields of an event that hold something else than they should."""
+WIDTHS: dict[int, tuple[int, bool]] = {
+    0xCC: (1, False), 0xCD: (2, False), 0xCE: (4, False), 0xCF: (8, False),
+    0xD0: (1, True), 0xD1: (2, True), 0xD2: (4, True), 0xD3: (8, True),
+}  # fmt: skip
+
+
+@st.composite
+def packed_ints(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A number in any of the ways in which msgpack may write it."""
+    kind = draw(st.sampled_from([None, *WIDTHS]))
+    if kind is None:
+        value = draw(st.integers(0, 127))
+        return bytes((value,)), value
+    width, is_signed = WIDTHS[kind]
+    sizes = [8 * each - is_signed for each in (1, 2, 4, 8) if each <= width]
+    value = draw(st.integers(0, 2 ** draw(st.sampled_from(sizes)) - 1))
+    return bytes((kind,)) + value.to_bytes(width, "big", signed=is_signed), value
+
+
 @given(batch=BATCHES, form=st.sampled_from(Form))
 def test_batches_survive_both_forms(batch, form):
     assert decode_batch(encode_batch(batch, form)) == batch
@@ -87,6 +133,47 @@ def test_decoding_in_steps_ends_as_decoding_in_one_go(batch, form, cut):
 @given(payload=st.binary(max_size=60))
 def test_decoding_any_bytes_in_steps_ends_as_decoding_them_in_one_go(payload):
     assert in_steps(payload) == in_one_go(payload)
+
+
+@given(batch=BATCHES, form=st.sampled_from(Form), odd=ODD_FIELDS, more=st.lists(VALUES, max_size=3))
+def test_what_is_read_by_its_layout_is_what_is_read_value_by_value(batch, form, odd, more):
+    ts, events, rank = msgpack.unpackb(encode_batch(batch, form))
+    for event in events[:1]:
+        if form is Form.MAP:
+            event |= odd
+        elif more:
+            event += more
+    payload = msgpack.packb([ts, events, rank, *more[:1]])
+    if (read := read_batch(payload)) is not None:
+        assert repr(read) == repr(decode_any_batch(payload))
+
+
+@given(batch=BATCHES, form=st.sampled_from(Form))
+def test_what_engines_send_is_read_by_its_layout(batch, form):
+    assert read_batch(encode_batch(batch, form)) == batch
+
+
+@given(
+    numbers=st.lists(packed_ints(), max_size=70),
+    times=st.sampled_from([1, 20, 1000]),
+    odd=st.none() | st.integers(-(2**63), -1) | st.integers(2**32, 2**64 - 1) | st.text(max_size=3),
+    cut=st.integers(0, 3),
+)
+def test_token_ids_are_read_however_they_are_written(numbers, times, odd, cut):
+    numbers = numbers * times
+    values = [value for _, value in numbers]
+    odds = [] if odd is None else [odd]
+    count = len(values) + len(odds)
+    raw = (
+        b"\xdd" + count.to_bytes(4, "big")
+        if count > 2**16 - 1
+        else b"\xdc" + count.to_bytes(2, "big")
+    )
+    raw += b"".join(packed for packed, _ in numbers) + b"".join(map(msgpack.packb, odds))
+    assert list(read_ids(raw)) == values + odds
+    if cut and len(raw) > cut:
+        with suppress(ValueError):
+            read_ids(raw[:-cut])  # does not look behind its end
 
 
 def in_one_go(payload: bytes) -> str:

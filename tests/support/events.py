@@ -18,6 +18,7 @@ from router.blocks import (
     Event,
     EventBatch,
     Frame,
+    Hashes,
     as_tokens,
     encode_batch,
     hash_blocks,
@@ -50,7 +51,7 @@ def prefix(
     block_size: int = BLOCK_SIZE,
     salt: str | None = None,
     adapter: str | None = None,
-) -> list[int]:
+) -> Hashes:
     """Our hashes of a prompt."""
     return hash_blocks(as_tokens(tokens), block_size, prefix_seed(salt, adapter))
 

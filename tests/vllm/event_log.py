@@ -9,7 +9,7 @@ from typing import Any, Final
 import zmq
 
 from router.blocks.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
-from router.blocks.hashing import BlockHash, as_tokens, hash_blocks, prefix_seed
+from router.blocks.hashing import BlockHash, Hashes, as_tokens, hash_blocks, prefix_seed
 from router.blocks.wire import decode_batch, decode_frame
 
 _POLL_MS: Final = 100
@@ -55,7 +55,7 @@ class EventLog:
                 self.clearings += 1
                 self._stored_at.clear()
 
-    def _hashes(self, event: BlockStored) -> list[BlockHash]:
+    def _hashes(self, event: BlockStored) -> Hashes:
         if event.parent_block_hash is None:
             first = (event.extra_keys or [None])[0]
             seed = prefix_seed(first[0]) if first else prefix_seed()

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,14 @@ def as_json(event: Any, release: dict[str, Any]) -> dict[str, Any]:
     fields = {"type": type(event).__name__}
     for name in field_names(fields["type"], release):
         fields[name] = getattr(event, name)
-    plain: dict[str, Any] = json.loads(json.dumps(fields, default=as_base64))
+    plain: dict[str, Any] = json.loads(json.dumps(fields, default=as_plain))
     return plain
 
 
-def as_base64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
+def as_plain(value: Any) -> str | list[int]:
+    if isinstance(value, array):
+        return list(value)
+    return base64.b64encode(value).decode()
 
 
 def described(raw: Any, release: dict[str, Any]) -> dict[str, Any]:
@@ -168,4 +171,4 @@ def test_there_are_36_releases_in_both_forms():
     assert len(RELEASES) == 36
     assert {release["event_form"] for release in RELEASES} == {"array", "map"}
     stored = {len(release["stored_fields"]) for release in RELEASES}
-    assert max(stored) == len(BlockStored.__dataclass_fields__)
+    assert max(stored) == len(BlockStored.__struct_fields__)

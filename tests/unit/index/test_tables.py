@@ -223,7 +223,7 @@ def test_what_is_compiled_is_plain_python():
 def test_an_index_is_made_where_nothing_can_be_written(tmp_path):
     """Without a cache it compiles in memory; with one that can only be read, it reads it."""
     code = (
-        "import numba, router.index.cache_folder as folder, router.index.compiled as compiled\n"
+        "import numba, router.cache_folder as folder, router.compiled as compiled\n"
         "def refuse(self): raise OSError('read-only')\n"
         "folder.CacheFolder.ensure_cache_path = refuse\n"
         "made = []\n"

@@ -2,7 +2,7 @@
 
 numba takes a folder only if it can write to it, so what an image brings along would be of no use
 to a user who must not write there. And it looks at a function's own file alone to see whether what
-it kept is still true; here all files count.
+it kept is still true; here all that are compiled of its package count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from numba.core import config
 
-SOURCES = ("layout", "units", "tables", "replica_sets", "booking", "kernels", "sweeping")
+from router.compiled import MODULES
 
 
 class CacheFolder:
@@ -60,7 +60,8 @@ class CacheFolder:
 
     def get_source_stamp(self) -> str:
         """Of all that the function may call."""
-        texts = [self._source.with_name(f"{name}.py").read_bytes() for name in SOURCES]
+        names = MODULES[self._source.parent.name]
+        texts = [self._source.with_name(f"{name}.py").read_bytes() for name in names]
         return hashlib.sha256(b"".join(texts)).hexdigest()
 
     def get_disambiguator(self) -> str:

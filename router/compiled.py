@@ -26,11 +26,15 @@ else:
 """What numbers are in compiled code. A plain constant would be a type of its own to numba, and all
 that it is handed to would be compiled for it alone."""
 
-CACHE_FOLDER: Final = "router.index.cache_folder.CacheFolder"
+CACHE_FOLDER: Final = "router.cache_folder.CacheFolder"
 # No reference counts: who calls keeps the arrays.
 _OPTIONS: Final = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": False}
 
-_MODULES: Final = ("kernels", "sweeping")  # they import all others
+MODULES: Final = {
+    "blocks": ("xxh3", "numbers"),
+    "index": ("layout", "units", "tables", "replica_sets", "booking", "kernels", "sweeping"),
+}
+"""All that is compiled, by package. Each imports none of another package's."""
 
 _parts: dict[Callable[..., Any], dict[str, bool]] = {}
 _entries: dict[Callable[..., Any], list[str]] = {}
@@ -58,11 +62,17 @@ def entry(*signatures: str) -> Callable[[Function], Function]:
     return mark
 
 
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether a function that is marked has been replaced."""
+    return type(function) is not FunctionType
+
+
 def compile_all() -> None:
     """Compile what is marked, or take it from the cache. Does nothing the second time."""
     numba: Any = import_module("numba")
-    for name in _MODULES:
-        import_module(f"router.index.{name}")
+    for package, names in MODULES.items():
+        for name in names:
+            import_module(f"router.{package}.{name}")
     if numba.config.DISABLE_JIT:
         return
     while _parts:
@@ -90,7 +100,6 @@ def _compiled(
 
 def _replace(function: Callable[..., Any], compiled: Callable[..., Any]) -> None:
     assert isinstance(function, FunctionType)
-    package = __name__.rpartition(".")[0]
     for name, module in list(sys.modules.items()):
-        if name.startswith(package) and vars(module).get(function.__name__) is function:
+        if name.startswith("router.") and vars(module).get(function.__name__) is function:
             setattr(module, function.__name__, compiled)
