@@ -12,7 +12,8 @@ from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.fetching import Fetcher, Serving
 from router.tokens.files import FetchLimits, ModelFiles, NoModelFiles
 from router.tokens.judge import JudgedTokenizer, JudgeLimits, Verdict
-from router.tokens.local import EngineFlags, Limits, LocalTokenizer
+from router.tokens.limits import EngineFlags, Limits
+from router.tokens.local import LocalTokenizer
 from router.tokens.model_dir import UnusableModelDir
 from router.tokens.protocol import FINAL, Reason, TokenizeFailed, Tokenizer
 from router.tokens.remote import RemoteLimits, RemoteTokenizer

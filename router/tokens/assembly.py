@@ -13,7 +13,8 @@ from router.collectors import TokenizerSample
 from router.openai.generation import Generation
 from router.tokens.fallback import ByModel, FallbackTokenizer, NullTokenizer
 from router.tokens.judge import JudgedTokenizer, JudgeLimits
-from router.tokens.local import NO_FLAGS, EngineFlags, Limits, LocalTokenizer
+from router.tokens.limits import NO_FLAGS, EngineFlags, Limits
+from router.tokens.local import LocalTokenizer
 from router.tokens.protocol import Tokenizer
 
 DEFAULT_NAME: Final = "*"

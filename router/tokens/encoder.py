@@ -38,6 +38,12 @@ def literal(token: str, text: str) -> str:
     return f"{LITERAL}{token}{LITERAL}{text}"
 
 
+def literal_pieces(text: str) -> list[str]:
+    """Literal pieces that were joined, as they were."""
+    parts = text.split(LITERAL)
+    return list(map(literal, parts[1::2], parts[2::2]))
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Ids that the post-processor puts before and after a text (BOS, EOS)."""
@@ -184,6 +190,8 @@ class Encoder(PieceEncoder):
         return None if token is None else self._tokenizer.id_to_token(token)
 
     def pieces(self, text: str) -> list[str]:
+        if text.startswith(LITERAL):
+            return literal_pieces(text)
         if self._boundary is None:
             return [text] if text else []
         found = matches(self._boundary, text, self._longest)
@@ -194,6 +202,8 @@ class Encoder(PieceEncoder):
         return [text[a:b] for a, b in pairwise(bounds) if a < b]
 
     def opens(self, text: str) -> bool:
+        if text.startswith(LITERAL):
+            return True
         found = None if self._boundary is None else self._boundary.match(text)
         return found is not None and found.group() in self._openers
 

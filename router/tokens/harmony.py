@@ -2,7 +2,7 @@
 
 Follows vllm/entrypoints/openai/parser/harmony_utils.py of 0.32.0 and what its oss-harmony 0.0.11
 makes of that. Nothing in a message's text is special here, so the prompt is handed on as pieces
-whose text is literal (`encoder.literal`), never as one string.
+whose text is literal (`encoder.literal`), never as one string. What a message became is remembered.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from msgspec import Raw, Struct
+
 from router.openai.fields import GenerationFields, is_given, scalar
 from router.openai.generation import Generation, Kind
 from router.tokens.encoder import Encoder, literal
 from router.tokens.harmony_tools import tools_section
-from router.tokens.prompt import ChatPrompt
+from router.tokens.passages import Key, Part, Passage, Passages, Told
+from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
 
 EFFORTS: Final = ("low", "medium", "high")
@@ -54,45 +57,103 @@ class _Turn:
         yield literal(self.end, "")
 
 
-def harmony_pieces(
-    messages: Sequence[Any], tools: Sequence[Any] | None, effort: str | None, date: str
-) -> list[str]:
-    """The prompt in pieces. `date`: the engine's day, YYYY-MM-DD. Raises TokenizeFailed."""
-    if not messages or not all(isinstance(message, dict) for message in messages):
-        raise TokenizeFailed(Reason.INVALID)
-    if effort not in (None, *EFFORTS):
-        raise TokenizeFailed(Reason.INVALID)
-    instructions, rest = None, list(messages)
-    if messages[0].get("role") in ("system", "developer"):
-        instructions, rest = _flat(messages[0].get("content")), rest[1:]
-    turns = [
-        _Turn("system", (_system_text(effort or DEFAULT_EFFORT, date, has_tools=bool(tools)),)),
-        *_developer(instructions, tools),
-    ]
-    names = dict(_call_names(rest))
-    for message in rest:
-        turns += _turns(message, names)
-    pieces = [piece for turn in _without_old_analysis(turns) for piece in turn.pieces()]
-    return [*pieces, literal("<|start|>", "assistant")]
+class _Said(Struct, gc=False):
+    """A message, and the turns that it becomes; of a result they are known once its name is."""
+
+    turns: tuple[_Turn, ...] = ()
+    instructions: str | None = None
+    """Of a system or developer."""
+    is_system: bool = False
+    result: str | None = None
+    answers: Any = ""
+    """The id of the call whose result it is."""
+    calls: tuple[tuple[Any, str], ...] = ()
+    thinks: bool = False
+    is_final: bool = False
+
+    def pieces(self, variant: bool | str) -> Iterator[str]:
+        """`variant`: whether its reasoning stays; of a result the function's name."""
+        turns = self.turns
+        if self.result is not None:
+            turns = (_Turn(f"functions.{variant}", (self.result,), "commentary", " to=assistant"),)
+        for turn in turns:
+            if variant is not False or turn.channel != "analysis":
+                yield from turn.pieces()
 
 
 class HarmonyFormat:
-    """Chats in this format, dated by `clock` as the engine dates them."""
+    """Chats in this format, dated by `clock` as the engine dates them.
 
-    def __init__(self, encoder: Encoder, clock: Callable[[], datetime]) -> None:
+    `memo_bytes`: bound of what is remembered of messages, and of what was made of them.
+    """
+
+    def __init__(
+        self, encoder: Encoder, clock: Callable[[], datetime], memo_bytes: int = 0
+    ) -> None:
         encoder.learn_literals()
+        self.told = Told(memo_bytes // 2, _read)
+        self.passages = Passages(memo_bytes // 2)
         self._clock = clock
 
-    def pieces(self, generation: Generation, prompt: ChatPrompt) -> list[str]:
-        """Raises TokenizeFailed, also for fields whose effect is not followed here."""
-        fields = generation.fields
-        if generation.kind is not Kind.CHAT or "reasoning_effort" in _keywords(fields):
-            raise TokenizeFailed(Reason.UNSUPPORTED)
-        if is_given(fields.truncate_prompt_tokens) or is_given(fields.chat_template):
-            raise TokenizeFailed(Reason.UNSUPPORTED)
-        effort = prompt.variables.get("reasoning_effort")
-        date = self._clock().strftime("%Y-%m-%d")
-        return harmony_pieces(prompt.messages, prompt.tools, effort, date)
+    def parts(
+        self, generation: Generation, prompt: ChatPrompt, *, afresh: bool = False
+    ) -> list[Part]:
+        """See `ChatFormat`. Fields whose effect is not followed here are refused too."""
+        effort = _effort(generation, prompt)
+        told, passages = self.told, self.passages
+        if afresh:
+            told, passages = Told(0, _read), Passages(0)
+        found = told.recall(prompt.messages)
+        top, number = found[0] if found[0][0].is_system else (_Said(), None)
+        rest = found if number is None else found[1:]
+        date, tools = self._clock().strftime("%Y-%m-%d"), told.digest(generation.fields.tools)
+        rows: list[Key] = [(effort, date, tools, number), *_rows(rest)]
+        parts: list[Part] = []
+        for at, (row, passage) in enumerate(zip(rows, passages.recall_all(rows), strict=True)):
+            if passage is None:
+                if at:
+                    pieces = rest[at - 1][0].pieces(row[1])
+                else:
+                    pieces = _head(effort, date, top.instructions, prompt.tools)
+                passage = Passage("".join(pieces))
+                passages.remember(0, (), row, passage)
+            parts.append(passage)
+        return [*parts, literal("<|start|>", "assistant")]
+
+
+def _effort(generation: Generation, prompt: ChatPrompt) -> str | None:
+    """What the request asks for; also looks at fields whose effect is not followed here."""
+    fields = generation.fields
+    if generation.kind is not Kind.CHAT or "reasoning_effort" in _keywords(fields):
+        raise TokenizeFailed(Reason.UNSUPPORTED)
+    if is_given(fields.truncate_prompt_tokens) or is_given(fields.chat_template):
+        raise TokenizeFailed(Reason.UNSUPPORTED)
+    effort: str | None = prompt.variables.get("reasoning_effort")
+    if effort not in (None, *EFFORTS) or not prompt.messages:
+        raise TokenizeFailed(Reason.INVALID)
+    return effort
+
+
+def _rows(found: Sequence[tuple[_Said, int]]) -> Iterator[Key]:
+    """A message's layout depends on itself and on this: reasoning goes once an answer has followed
+    it, and a result bears the name that the last call with its id gave."""
+    names = {call: name for said, _ in found if said.calls for call, name in said.calls}
+    finals = [at for at, (said, _) in enumerate(found) if said.is_final]
+    last = finals[-1] if finals else -1
+    for at, (said, number) in enumerate(found):
+        if said.result is not None:
+            yield number, names.get(said.answers, "")
+        else:
+            yield number, said.thinks and at > last
+
+
+def _head(
+    effort: str | None, date: str, instructions: str | None, tools: Sequence[Any] | None
+) -> Iterator[str]:
+    text = _system_text(effort or DEFAULT_EFFORT, date, has_tools=bool(tools))
+    yield from _Turn("system", (text,)).pieces()
+    for turn in _developer(instructions, tools):
+        yield from turn.pieces()
 
 
 def _keywords(fields: GenerationFields) -> dict[str, Any]:
@@ -114,12 +175,6 @@ def _developer(instructions: str | None, tools: Sequence[Any] | None) -> Iterato
     yield _Turn("developer", ("\n\n".join(sections),))
 
 
-def _call_names(messages: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, str]]:
-    for message in messages:
-        for call in _calls(message):
-            yield call.get("id"), call["function"]["name"]
-
-
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Tool calls of a shape that is rendered here: named functions with arguments as text."""
     calls = message.get("tool_calls") or []
@@ -136,22 +191,33 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     return calls
 
 
-def _turns(message: dict[str, Any], names: dict[Any, str]) -> Iterator[_Turn]:
-    role, content = message.get("role"), message.get("content")
-    if role == "assistant":
-        yield from _assistant(message)
-    elif role == "tool":
-        name = names.get(message.get("tool_call_id", ""), "")
-        text = _flat(content) or ""
-        yield _Turn(f"functions.{name}", (text,), "commentary", " to=assistant")
-    elif role in ("system", "developer"):
-        text_or_none = _flat(content)
-        if text_or_none is not None:
-            yield _Turn("developer", (f"# Instructions\n\n{text_or_none}",))
-    elif role == "user":
-        yield _Turn("user", _texts(content) or ("",))
-    else:
+def _read(raw: Raw) -> _Said:
+    message = decode_message(raw)
+    if not isinstance(message, dict):
         raise TokenizeFailed(Reason.INVALID)
+    role, content = message.get("role"), message.get("content")
+    calls = tuple([(_id(call.get("id")), call["function"]["name"]) for call in _calls(message)])
+    if role == "assistant":
+        turns = tuple(_assistant(message))
+        channels = [turn.channel for turn in turns]
+        thinks, is_final = "analysis" in channels, "final" in channels
+        return _Said(turns, calls=calls, thinks=thinks, is_final=is_final)
+    if role == "tool":
+        answers = _id(message.get("tool_call_id", ""))
+        return _Said(result=_flat(content) or "", answers=answers, calls=calls)
+    if role in ("system", "developer"):
+        text = _flat(content)
+        turns = () if text is None else (_Turn("developer", (f"# Instructions\n\n{text}",)),)
+        return _Said(turns, text, is_system=True, calls=calls)
+    if role == "user":
+        return _Said((_Turn("user", _texts(content) or ("",)),), calls=calls)
+    raise TokenizeFailed(Reason.INVALID)
+
+
+def _id(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        raise TokenizeFailed(Reason.INVALID)
+    return value
 
 
 def _assistant(message: dict[str, Any]) -> Iterator[_Turn]:
@@ -202,10 +268,3 @@ def _flat(content: Any) -> str | None:
     """Parts in a row, with nothing between them; None where there is no text at all."""
     texts = _texts(content)
     return "".join(texts) if texts else None
-
-
-def _without_old_analysis(turns: list[_Turn]) -> list[_Turn]:
-    """Reasoning goes once an answer has followed it."""
-    finals = [at for at, turn in enumerate(turns) if turn.channel == "final"]
-    last = finals[-1] if finals else 0
-    return [turn for at, turn in enumerate(turns) if at >= last or turn.channel != "analysis"]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
@@ -17,9 +17,11 @@ from router.openai.fields import is_given
 from router.openai.generation import Generation, Kind
 from router.tokens.encoder import NO_EDGES, Edges, Encoder, PieceEncoder
 from router.tokens.harmony import HarmonyFormat
+from router.tokens.limits import DEFAULT_LIMITS, NO_FLAGS, EngineFlags, Limits, MemoShares
 from router.tokens.memo import Memo
-from router.tokens.mistral import MistralFormat, TekkenEncoder
+from router.tokens.mistral import MistralFormat
 from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_dir, tekken_file
+from router.tokens.passages import Part, Passages, Told, text_of
 from router.tokens.prompt import (
     ChatPrompt,
     IdsPrompt,
@@ -29,58 +31,15 @@ from router.tokens.prompt import (
     read_truncation,
 )
 from router.tokens.protocol import Reason, TokenizeFailed
+from router.tokens.tekken import TekkenEncoder
 from router.tokens.template import ChatTemplate, Clock, TemplateFailed, TemplateTooSlow
 from router.tokens.whole import WholePrompts
-from router.tokens.workers import DEFAULT_LIMITS as DEFAULT_WORKERS
-from router.tokens.workers import WorkerLimits, Workers
+from router.tokens.workers import Workers
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What tokenizing may cost.
-
-    `inline_bytes`: bodies up to this size are decoded and rendered on the event loop (1 ms);
-    `inline_chars`: up to so many new characters are encoded there (1.5 ms). More goes to the
-    threads. `inline_s`: a template that computes longer goes to them too, from then on, and
-    ends after `render_s` of computing: it takes 10 ms for the longest of prompts.
-    """
-
-    deadline_s: float = 1.0
-    inline_bytes: int = 64 * 1024
-    inline_chars: int = 8192
-    inline_s: float = 0.02
-    render_s: float = 0.25
-    max_bytes: int = 4 * 1024 * 1024
-    workers: WorkerLimits = DEFAULT_WORKERS
-    memo_bytes: int = 64 * 1024 * 1024
-
-    def share_memo(self, parts: int) -> Limits:
-        """The same limits with one of `parts` shares of the memo."""
-        return replace(self, memo_bytes=self.memo_bytes // parts)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineFlags:
-    """Flags of the engine that change its prompts; the router must be told the same.
-
-    `chat_template`: source given with --chat-template. `parts`: --chat-template-content-format
-    (True openai, False string, None auto). `variables`: --default-chat-template-kwargs.
-    """
-
-    chat_template: str | None = None
-    parts: bool | None = None
-    variables: Mapping[str, Any] = field(default_factory=dict)
-
-
-DEFAULT_LIMITS: Final = Limits()
-NO_FLAGS: Final = EngineFlags()
 MAX_LOGGED: Final = 16
-WHOLE_SHARE: Final = 8
-"""Of the memo an eighth is for whole prompts."""
-WORDS_SHARE: Final = 8
-"""And one for words: a megabyte holds six thousand."""
 
 Pieces: TypeAlias = list[str | bytes]
 """A prompt's text as the encoder cuts it; ids in the place of what is remembered whole."""
@@ -89,8 +48,17 @@ Pieces: TypeAlias = list[str | bytes]
 class ChatFormat(Protocol):
     """Lays out chats by code, as some engines do, instead of a template."""
 
-    def pieces(self, generation: Generation, prompt: ChatPrompt) -> list[str]:
-        """The prompt in the encoder's pieces. Any thread may run this. Raises TokenizeFailed."""
+    told: Told[Any]
+    passages: Passages
+
+    def parts(
+        self, generation: Generation, prompt: ChatPrompt, *, afresh: bool = False
+    ) -> list[Part]:
+        """The prompt, in literal pieces that are joined. Any thread may run this.
+
+        What is known of it is not laid out again, but `afresh`, which leaves the memo alone.
+        Raises TokenizeFailed.
+        """
         ...
 
 
@@ -115,6 +83,9 @@ class LocalTokenizer:
         self._limits = limits
         self._variables = variables
         self._whole: WholePrompts | None = None
+        self._layouts: list[ChatTemplate | ChatFormat] = [*templates.values()]
+        if chats is not None:
+            self._layouts.append(chats)
         self._is_slow = False
         self._logged: set[str] = set()
 
@@ -134,19 +105,19 @@ class LocalTokenizer:
         if (tekken := tekken_file(model_dir)) is not None:
             return cls._of_mistral(tekken, limits, flags)
         found = read_model_dir(model_dir)
-        own = flags.chat_template
-        sources = dict(found.templates) if own is None else {DEFAULT_TEMPLATE: own}
-        whole_bytes = limits.memo_bytes // WHOLE_SHARE
-        share = (limits.memo_bytes - whole_bytes) // 2 // max(1, len(sources))
+        sources = dict(found.templates)
+        if flags.chat_template is not None:
+            sources = {DEFAULT_TEMPLATE: flags.chat_template}
+        if found.is_harmony:
+            sources = {}  # never asked
+        memo = MemoShares.of(limits.memo_bytes, max(1, len(sources)))
         templates = {
             name: ChatTemplate(
-                source, found.special_tokens, clock=clock, parts=flags.parts, memo_bytes=share
+                source, found.special_tokens, clock=clock, parts=flags.parts, memo_bytes=memo.told
             )
             for name, source in sources.items()
         }
-        words_bytes = limits.memo_bytes // WORDS_SHARE
-        pieces_bytes = limits.memo_bytes - whole_bytes - words_bytes - share * len(sources)
-        encoder = Encoder(found.tokenizer, Memo(pieces_bytes), words_bytes)
+        encoder = Encoder(found.tokenizer, Memo(memo.pieces), memo.words)
         tells_time = found.is_harmony or any(one.tells_time for one in templates.values())
         made = cls(
             encoder,
@@ -154,30 +125,33 @@ class LocalTokenizer:
             limits=limits,
             variables=flags.variables,
             name=model_dir.name,
-            chats=HarmonyFormat(encoder, clock) if found.is_harmony else None,
+            chats=HarmonyFormat(encoder, clock, memo.told) if found.is_harmony else None,
         )
-        made._whole = None if tells_time else WholePrompts(whole_bytes)
+        made._whole = None if tells_time else WholePrompts(memo.whole)
         return made
 
     @classmethod
     def _of_mistral(cls, file: Path, limits: Limits, flags: EngineFlags) -> LocalTokenizer:
         """Engines pass over --chat-template for these models."""
-        encoder, variables = TekkenEncoder(file, Memo(limits.memo_bytes)), flags.variables
-        chats, name = MistralFormat(encoder, variables), file.parent.name
-        return cls(encoder, {}, limits=limits, variables=variables, name=name, chats=chats)
+        memo = MemoShares.of(limits.memo_bytes, 1)
+        encoder = TekkenEncoder(file, Memo(memo.pieces), memo.words)
+        variables, name = flags.variables, file.parent.name
+        chats = MistralFormat(encoder, variables, memo.told)
+        made = cls(encoder, {}, limits=limits, variables=variables, name=name, chats=chats)
+        made._whole = WholePrompts(memo.whole)
+        return made
 
     @property
     def memo_bytes(self) -> int:
         """Of whole prompts, messages, what the template made of them, pieces and words."""
-        templates = self._templates.values()
-        kept = (one.told.size_bytes + one.passages.shelf.size_bytes for one in templates)
+        kept = (one.told.size_bytes + one.passages.size_bytes for one in self._layouts)
         whole = 0 if self._whole is None else self._whole.memo.size_bytes
         return self.encoder.size_bytes + sum(kept) + whole
 
     @property
     def memo_hits(self) -> int:
         """Of pieces, of passages and of whole prompts."""
-        passages = sum(template.passages.hits for template in self._templates.values())
+        passages = sum(one.passages.hits for one in self._layouts)
         whole = 0 if self._whole is None else self._whole.memo.hits
         return self.encoder.memo.hits + passages + whole
 
@@ -203,13 +177,15 @@ class LocalTokenizer:
 
     def pieces_of(self, generation: Generation) -> list[str]:
         """The prompt, rendered without the memo, as the memo cuts it; nothing if it came as ids."""
-        prompt = read_prompt(generation, self._limits.max_bytes)
+        message = object if self._chats is None else Raw
+        prompt = read_prompt(generation, self._limits.max_bytes, message)
         if isinstance(prompt, IdsPrompt):
             return []
         if isinstance(prompt, TextPrompt):
             return self.encoder.pieces(prompt.text)
         if self._chats is not None:
-            return self._chats.pieces(generation, prompt)
+            parts = self._chats.parts(generation, prompt, afresh=True)
+            return self.encoder.pieces("".join(map(text_of, parts)))
         template, prompt = self._template(generation, prompt)
         return self.encoder.pieces(template.render(prompt, self._limits.max_bytes))
 
@@ -237,14 +213,13 @@ class LocalTokenizer:
 
         `seconds`: of computing, for the template.
         """
-        message = object if self._chats is not None else Raw
-        prompt = read_prompt(generation, self._limits.max_bytes, message)
+        prompt = read_prompt(generation, self._limits.max_bytes, Raw)
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
         if isinstance(prompt, TextPrompt):
             return list(self.encoder.pieces(prompt.text))
         if self._chats is not None:
-            return list(self._chats.pieces(generation, prompt))
+            return self.encoder.weld(self._chats.parts(generation, prompt))
         template, prompt = self._template(generation, prompt)
         return self.encoder.weld(template.replay(prompt, self._limits.max_bytes, seconds))
 

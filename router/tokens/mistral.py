@@ -1,197 +1,212 @@
 """Chats of Mistral's models as vLLM has them made: by mistral-common, from the model's tekken.json.
 
-Follows vllm/tokenizers/mistral.py and renderers/online_renderer.py of 0.32.0. The library lays out
-the prompt; its texts are only noted on the way and become pieces, so that those known from before
-come from the memo and long ones are encoded in a thread. No text can write a special token.
+Follows vllm/tokenizers/mistral.py and renderers/online_renderer.py of 0.32.0. A conversation is
+cut into stretches; those that are known are not laid out again, and plain texts take the places
+of those that the library saw.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-from router.blocks import as_tokens
+from msgspec import Raw, Struct
+
 from router.openai.fields import is_given, scalar
 from router.openai.generation import Generation, Kind
 from router.tokens.conversation import TEXT_FIELD, tool_schemas
-from router.tokens.encoder import LITERAL, Edges, PieceEncoder, literal
-from router.tokens.memo import Memo
-from router.tokens.model_dir import UnusableModelDir
-from router.tokens.prompt import ChatPrompt
+from router.tokens.mistral_library import (
+    FIRST_IN_STRETCHES,
+    FIRST_WITH_SYSTEMS,
+    FIRST_WITH_TOOLS_FIRST,
+    Library,
+    Settings,
+)
+from router.tokens.mistral_stretches import SYSTEMS, Said, Stretch, cut_into_stretches
+from router.tokens.passages import Key, Part, Passage, Passages, Told
+from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
+from router.tokens.tekken import TekkenEncoder
 
 CALL_ID_CHARS: Final = 9
 """The engine keeps so many characters of a call's id, the last ones."""
 
-FIRST_WITH_SETTINGS: Final = 15
-"""Tokenizer version from which the engine hands `reasoning_effort` on."""
+ONE_FOR_ALL: Final = 0
+
+_is_plain = attrgetter("is_plain")
 
 
-class TekkenEncoder(PieceEncoder):
-    """The vocabulary of a tekken.json. All pieces are literal."""
+class _Asked(Struct, gc=False):
+    """A chat while it is laid out.
 
-    def __init__(self, file: Path, memo: Memo[str]) -> None:
-        """Raises UnusableModelDir."""
-        super().__init__(memo)
-        self.library = _library(file)
-        self._tekken = self.library.instruct_tokenizer.tokenizer
-        self._shift = self._tekken.num_special_tokens
-        self.edges = Edges(as_tokens([self._tekken.bos_id]).tobytes())
+    `first` and `last`: what is written into the first and into the last user's message: tools,
+    settings, numbers of systems. `systems`: the latter, each with its stretch's place.
+    """
 
-    @property
-    def cuts(self) -> bool:
-        return True
+    stretches: Sequence[Stretch]
+    settings: Settings
+    first: Key
+    last: Key
+    systems: Sequence[tuple[int, Said]]
 
-    def token_text(self, token: int | None) -> str | None:
-        if token is None or not 0 <= token < self._tekken.n_words:
-            return None
-        text: str = self._tekken.id_to_piece(token)
-        return text
-
-    def pieces(self, text: str) -> list[str]:
-        return [literal("", text)] if text else []
-
-    def _encode(self, piece: str) -> bytes:
-        _, special, text = piece.split(LITERAL, 2)
-        head = [self._tekken.get_special_token(special)] if special else []
-        return as_tokens([*head, *self._text_ids(text)]).tobytes()
-
-    def _text_ids(self, text: str) -> list[int]:
-        try:
-            ids: list[int] = self._tekken.encode(text, bos=False, eos=False)
-        except ValueError as exc:  # its regex gives up on a million spaces; so does the engine's
-            raise TokenizeFailed(Reason.INVALID) from exc
-        return ids
+    def before(self, at: int) -> list[Said] | None:
+        """What systems said before a stretch; None if it is the first one."""
+        return [one for place, one in self.systems if place < at] if at else None
 
 
 class MistralFormat:
-    """Chats in the format of a tekken.json's version. `variables`: the engine's own defaults."""
+    """Chats in the format of a tekken.json's version. `variables`: the engine's own defaults.
 
-    def __init__(self, encoder: TekkenEncoder, variables: Mapping[str, Any]) -> None:
-        self._encoder = encoder
-        self._library = encoder.library
+    `memo_bytes`: bound of what is remembered of messages, and of what was made of them.
+    """
+
+    def __init__(
+        self, encoder: TekkenEncoder, variables: Mapping[str, Any], memo_bytes: int
+    ) -> None:
+        self.told = Told(memo_bytes // 2, _read)
+        self.passages = Passages(memo_bytes // 2)
+        self._library = Library(encoder)
         self._variables = variables
-        instruct = self._library.instruct_tokenizer
-        self._version = int(str(instruct.tokenizer.version.value).partition("v")[2])
-        self._notes = _Notes(instruct.tokenizer)
-        instruct.tokenizer = self._notes
-        requests = importlib.import_module("mistral_common.protocol.instruct.request")
-        self._request = requests.ChatCompletionRequest.from_openai
-        self._efforts = frozenset(effort.value for effort in requests.ReasoningEffort)
 
-    def pieces(self, generation: Generation, prompt: ChatPrompt) -> list[str]:
-        """Any thread may run this. Raises TokenizeFailed."""
+    def parts(
+        self, generation: Generation, prompt: ChatPrompt, *, afresh: bool = False
+    ) -> list[Part]:
+        """See `ChatFormat`."""
         if generation.kind is not Kind.CHAT:
             raise TokenizeFailed(Reason.UNSUPPORTED)
-        self._refuse_what_the_engine_refuses(generation, prompt)
-        for message in prompt.messages:
-            _only_text(message)
-        with self._notes as texts:
-            try:
-                tokens = self._lay_out(prompt)
-            except Exception as exc:  # whatever it is, the engine answers 400
-                raise TokenizeFailed(Reason.INVALID) from exc
-            return list(self._cut(tokens, texts))
+        self._refuse_what_the_engine_refuses(generation)
+        if not prompt.messages:
+            raise TokenizeFailed(Reason.INVALID)
+        told = Told(0, _read) if afresh else self.told
+        found = told.recall(prompt.messages)
+        _refuse_what_ends_wrong(prompt, found[-1][0])
+        asked = self._asked(found, prompt, told.digest(generation.fields.tools))
+        if afresh:
+            return [*self._lay_out(asked, 0)]
+        rows = self._rows(asked)
+        known = self.passages.recall(ONE_FOR_ALL, (), rows)
+        if len(known) < len(rows):
+            fresh = self._fill_or_lay_out(asked, len(known))
+            for row, passage in zip(rows[len(known) :], fresh, strict=True):
+                self.passages.remember(ONE_FOR_ALL, (), row, passage)
+            known += fresh
+        return [*known]
 
-    def _refuse_what_the_engine_refuses(self, generation: Generation, prompt: ChatPrompt) -> None:
+    def _refuse_what_the_engine_refuses(self, generation: Generation) -> None:
         fields = generation.fields
         if is_given(fields.chat_template) or is_given(fields.chat_template_kwargs):
             raise TokenizeFailed(Reason.INVALID)
         effort = scalar(fields.reasoning_effort)
-        if is_given(fields.reasoning_effort) and effort not in self._efforts:
-            raise TokenizeFailed(Reason.INVALID)
-        if not prompt.messages or not all(isinstance(one, dict) for one in prompt.messages):
-            raise TokenizeFailed(Reason.INVALID)
-        is_answer = prompt.messages[-1].get("role") == "assistant"
-        if prompt.continue_final_message:
-            if prompt.add_generation_prompt or not is_answer:
-                raise TokenizeFailed(Reason.INVALID)
-        elif prompt.add_generation_prompt and is_answer:
+        if is_given(fields.reasoning_effort) and effort not in self._library.efforts:
             raise TokenizeFailed(Reason.INVALID)
 
-    def _lay_out(self, prompt: ChatPrompt) -> list[int]:
-        """Ids of special tokens; negative numbers stand for the texts between them."""
-        settings = {}
-        if self._version >= FIRST_WITH_SETTINGS:
-            variables = {**self._variables, **prompt.variables}
-            settings["reasoning_effort"] = variables.get("reasoning_effort")
-        request = self._request(
-            messages=[_as_validated(message) for message in prompt.messages],
-            tools=None if prompt.tools is None else tool_schemas(prompt.tools),
-            continue_final_message=prompt.continue_final_message,
-            **settings,
+    def _asked(self, found: Sequence[tuple[Said, int]], prompt: ChatPrompt, tools: bytes) -> _Asked:
+        version = self._library.version
+        effort = {**self._variables, **prompt.variables}.get("reasoning_effort")
+        schemas = None if prompt.tools is None else tool_schemas(prompt.tools)
+        settings = Settings(schemas, effort, prompt.continue_final_message)
+        stretches = cut_into_stretches(found, is_cut=version >= FIRST_IN_STRETCHES)
+        if version >= FIRST_WITH_TOOLS_FIRST:
+            return _Asked(stretches, settings, (tools, repr(effort)), (), ())
+        if version >= FIRST_WITH_SYSTEMS:
+            return _Asked(stretches, settings, (), (tools,), ())
+        systems = [number for said, number in found if said.role in SYSTEMS]
+        places = [
+            (at, one)
+            for at, stretch in enumerate(stretches if systems else ())
+            for one in stretch.said
+            if one.role in SYSTEMS
+        ]
+        return _Asked(stretches, settings, (), (tools, *systems), places)
+
+    def _rows(self, asked: _Asked) -> list[Key]:
+        """All that each stretch's layout can depend on."""
+        rows: list[Key] = [one.numbers for one in asked.stretches]
+        rows[0] = ("first", asked.first, rows[0])
+        for at, one in enumerate(asked.stretches):
+            if one.has_last_user:
+                rows[at] = ("last", asked.last, rows[at])
+        rows[-1] = ("end", asked.settings.continues, rows[-1])
+        return rows
+
+    def _fill_or_lay_out(self, asked: _Asked, start: int) -> list[Passage]:
+        """The stretches from `start` on."""
+        made: list[Passage] = []
+        for at in range(start, len(asked.stretches)):
+            filled = self._fill(asked, at)
+            if filled is None:
+                return made + self._lay_out(asked, at)
+            made.append(filled)
+        return made
+
+    def _fill(self, asked: _Asked, at: int) -> Passage | None:
+        """A stretch of plain texts, by how the library laid out marks in their places: it hands
+        such texts on as they are. None if there are others."""
+        stretch, systems = asked.stretches[at], asked.before(at)
+        if systems and not stretch.has_last_user:
+            systems = []  # they are not written here
+        said = [*(systems or ()), *stretch.said]
+        if not all(map(_is_plain, said)):
+            return None
+        is_end = at == len(asked.stretches) - 1
+        settings = Settings(asked.settings.tools, asked.settings.effort)
+        settings.continues = is_end and asked.settings.continues
+        key = (
+            "shape",
+            None if at else asked.first,
+            asked.last[:1] if stretch.has_last_user else None,
+            (is_end, settings.continues),
+            len(systems or ()),
+            tuple([one.role for one in stretch.said]),
         )
-        tokens: list[int] = self._library.encode_chat_completion(request).tokens
-        return tokens
+        [layout] = self.passages.recall_all([key])
+        if layout is None:
+            layout = Passage(
+                self._library.lay_out_marks(
+                    [one.message for one in stretch.said],
+                    settings,
+                    None if systems is None else [one.message for one in systems],
+                    is_last=is_end or stretch.has_last_user,
+                )
+            )
+            self.passages.remember(ONE_FOR_ALL, (), key, layout)
+        texts = [one.message["content"] for one in said]
+        return Passage(self._library.fill(layout.text, texts))
 
-    def _cut(self, tokens: list[int], texts: list[str]) -> Iterator[str]:
-        special = ""
-        for token in tokens:
-            if token < 0:
-                yield literal(special, texts[~token])
-                special = ""
-                continue
-            if special:
-                yield literal(special, "")
-            special = self._encoder.token_text(token) or ""
-        if special:
-            yield literal(special, "")
-
-
-class _Notes(threading.local):
-    """Stands in for the library's vocabulary: notes the texts instead of encoding them.
-
-    Use it in a `with`, which gives the texts noted by this thread; text `n` is `~n` in the ids.
-    """
-
-    def __init__(self, tekken: Any) -> None:
-        self._tekken = tekken
-        self._texts: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tekken, name)
-
-    def __enter__(self) -> list[str]:
-        self._texts = []
-        return self._texts
-
-    def __exit__(self, *_: object) -> None:
-        self._texts = []
-
-    def encode(self, s: str, bos: bool, eos: bool) -> list[int]:
-        if not s:
-            ids = []
-        else:
-            ids = [~len(self._texts)]
-            self._texts.append(s)
-        before, after = [self._tekken.bos_id] * bos, [self._tekken.eos_id] * eos
-        return [*before, *ids, *after]
-
-    def decode(self, *_: object, **__: object) -> str:
-        """The library spells every prompt for its log; nobody reads that here."""
-        return ""
+    def _lay_out(self, asked: _Asked, start: int) -> list[Passage]:
+        """The stretches from `start` on."""
+        systems = asked.before(start)
+        made = self._library.lay_out(
+            [[one.message for one in stretch.said] for stretch in asked.stretches[start:]],
+            asked.settings,
+            None if systems is None else [one.message for one in systems],
+        )
+        return list(map(Passage, made))
 
 
-def _library(file: Path) -> Any:
+def _refuse_what_ends_wrong(prompt: ChatPrompt, last: Said) -> None:
+    is_answer = last.role == "assistant"
+    if prompt.continue_final_message:
+        if prompt.add_generation_prompt or not is_answer:
+            raise TokenizeFailed(Reason.INVALID)
+    elif prompt.add_generation_prompt and is_answer:
+        raise TokenizeFailed(Reason.INVALID)
+
+
+def _read(raw: Raw) -> Said:
+    message = decode_message(raw)
+    if not isinstance(message, dict):
+        raise TokenizeFailed(Reason.INVALID)
+    _refuse_all_but_text(message)
     try:
-        tokenizers = importlib.import_module("mistral_common.tokens.tokenizers.mistral")
-        validators = importlib.import_module("mistral_common.protocol.instruct.validator")
-    except ImportError as exc:
-        raise UnusableModelDir(
-            f"{file}: this model needs mistral-common; pip install warmgate[mistral], or name no "
-            "directory for it, and its replicas' /tokenize is asked (tokens.remote)"
-        ) from exc
-    try:
-        return tokenizers.MistralTokenizer.from_file(file, mode=validators.ValidationMode.test)
-    except Exception as exc:
-        raise UnusableModelDir(f"{file} cannot be read: {exc!r}") from exc
+        return Said.of(_as_validated(message))
+    except Exception as exc:  # whatever it is, the engine answers 400
+        raise TokenizeFailed(Reason.INVALID) from exc
 
 
-def _only_text(message: dict[str, Any]) -> None:
+def _refuse_all_but_text(message: dict[str, Any]) -> None:
     """Asked before the library sees a message: it would fetch what an image's address names."""
     content = message.get("content")
     for part in content if isinstance(content, list) else ():

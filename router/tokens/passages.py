@@ -1,4 +1,4 @@
-"""Messages by their JSON, and what a template's loops made of them: bounded memos."""
+"""Messages by their JSON, and what a template's loops, or code, made of them: bounded memos."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
-from router.tokens.conversation import Message
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+M = TypeVar("M")
 Key: TypeAlias = tuple[Any, ...]
 
 MESSAGE_BYTES: Final = 700
@@ -73,12 +72,13 @@ class Shelf(Generic[K, V]):
 class Passage(msgspec.Struct, gc=False):
     """What one turn said. `after`: the changed attributes behind it. `ids`: the encoder's note.
 
-    No garbage collection looks at it: thousands are kept, and none is part of a cycle.
+    The text of what code laid out is its literal pieces, joined. No garbage collection looks at
+    it: thousands are kept, and none is part of a cycle.
     """
 
     text: str
-    after: Sequence[Any]
-    key_after: Key
+    after: Sequence[Any] = ()
+    key_after: Key = ()
     ids: bytes | None = None
     opens: bool | None = None
 
@@ -90,11 +90,12 @@ def text_of(part: Part) -> str:
     return part if isinstance(part, str) else part.text
 
 
-class Told:
-    """Messages as templates get them, by their JSON. The same JSON gives the same object."""
+class Told(Generic[M]):
+    """Messages as templates, or formats, get them, by their JSON. The same JSON gives the same
+    object."""
 
-    def __init__(self, max_bytes: int, read: Callable[[Raw], Message]) -> None:
-        self._shelf: Shelf[bytes, tuple[Message, int]] = Shelf(max_bytes)
+    def __init__(self, max_bytes: int, read: Callable[[Raw], M]) -> None:
+        self._shelf: Shelf[bytes, tuple[M, int]] = Shelf(max_bytes)
         self._read = read
         self._numbers = count()
         # 128 bits under a seed that nobody knows: equal keys are equal texts
@@ -104,20 +105,23 @@ class Told:
     def size_bytes(self) -> int:
         return self._shelf.size_bytes
 
-    def recall(self, raws: Sequence[Raw]) -> tuple[list[Message], dict[int, int]]:
-        """The messages, and each one's number by its `id`. Nobody may change them."""
+    def digest(self, raw: Raw) -> bytes:
+        """Stands for any JSON; nobody can make up two that share one."""
+        return xxh3_128_digest(raw, self._seed)
+
+    def recall(self, raws: Sequence[Raw]) -> list[tuple[M, int]]:
+        """Each message, which nobody may change, and its number."""
         seed = self._seed
         keys = [xxh3_128_digest(raw, seed) for raw in raws]
         found = self._shelf.recall(keys)
         if None in found:
             self._read_missing(found, keys, raws)
-        messages, numbers = zip(*found, strict=True)
-        return list(messages), dict(zip(map(id, messages), numbers, strict=True))
+        return found  # type: ignore[return-value]
 
     def _read_missing(
-        self, found: list[tuple[Message, int] | None], keys: Sequence[bytes], raws: Sequence[Raw]
+        self, found: list[tuple[M, int] | None], keys: Sequence[bytes], raws: Sequence[Raw]
     ) -> None:
-        fresh: dict[bytes, tuple[Message, int]] = {}
+        fresh: dict[bytes, tuple[M, int]] = {}
         for at, (key, raw) in enumerate(zip(keys, raws, strict=True)):
             if found[at] is None:
                 if key not in fresh:
@@ -128,7 +132,7 @@ class Told:
 
 
 class Passages:
-    """What a template's loops said. `settings`: all that a loop's turns share, as a number."""
+    """What was said of messages. `settings`: all that a loop's turns share, as a number."""
 
     def __init__(self, max_bytes: int) -> None:
         self.shelf: Shelf[Key, Passage] = Shelf(max_bytes)
@@ -145,6 +149,10 @@ class Passages:
             known[settings] = next(self._numbers)
         return known[settings]
 
+    @property
+    def size_bytes(self) -> int:
+        return self.shelf.size_bytes
+
     def recall(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
         """The passages of the first turns, up to one that isn't known."""
         if not state:  # no turn changes what the next one depends on: nearly every loop
@@ -153,6 +161,14 @@ class Passages:
             found = self._recall_chain(settings, state, rows)
         self.hits += len(found)
         self.misses += len(rows) - len(found)
+        return found
+
+    def recall_all(self, rows: Sequence[Key]) -> list[Passage | None]:
+        """What is known of each row, for passages that depend on nothing but their row."""
+        found = self.shelf.recall([(0, (), row) for row in rows])
+        missed = found.count(None)
+        self.hits += len(found) - missed
+        self.misses += missed
         return found
 
     def _recall_chain(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:

@@ -12,7 +12,8 @@ from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import InvalidRequest
 from router.openai.generation import Generation, parse_generation
 from router.tokens.assembly import ModelSource
-from router.tokens.local import Limits, LocalTokenizer
+from router.tokens.limits import Limits
+from router.tokens.local import LocalTokenizer
 from router.tokens.model_dir import UnusableModelDir
 from router.tokens.protocol import TokenizeFailed
 from router.tokens.template import BadTemplate

@@ -121,10 +121,15 @@ class ChatTemplate:
         is_known = bool(raws) and isinstance(raws[0], Raw) and not self._tells_equals_apart
         if prompt.continue_final_message or not is_known:
             return [self.render(prompt, max_chars, seconds)]
-        messages, numbers = self.told.recall(raws)
+        messages, numbers = self._recall(raws)
         if not self._knows_developer:
             messages = without_developer(messages)
         return self._run(prompt, messages, numbers, max_chars, seconds)
+
+    def _recall(self, raws: list[Raw]) -> tuple[list[Message], dict[int, int]]:
+        """The messages, and each one's number by its `id`."""
+        messages, numbers = zip(*self.told.recall(raws), strict=True)
+        return list(messages), dict(zip(map(id, messages), numbers, strict=True))
 
     def _read(self, raw: Raw) -> Message:
         [message] = conversation([decode_message(raw)], parts=self.parts)

@@ -1,8 +1,9 @@
 """How a tokenizer cuts ASCII text into words before it looks any of them up.
 
-Read from the tokenizer's own description. Its expressions are in Oniguruma's syntax and about
-Unicode; for ASCII text they say the same in Python's `re` once `\\p{…}` is spelt out. Whatever is
-not known to mean the same in both makes a tokenizer one whose words are not followed (None).
+Read from the tokenizer's own description. Its expressions are in Oniguruma's syntax, or in that of
+Rust's `fancy-regex`, and about Unicode; for ASCII text they say the same in Python's `re` once
+`\\p{…}` is spelt out. Whatever is not known to mean the same makes a tokenizer one whose words are
+not followed (None).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def word_cuts(tokenizer: Tokenizer) -> list[Cut] | None:
     sources = [_source(step) for step in before]
     if last["use_regex"]:
         sources.append(BYTE_LEVEL)
-    cuts = [None if source is None else _cut(source) for source in sources]
+    cuts = [None if source is None else word_cut(source) for source in sources]
     known = [cut for cut in cuts if cut is not None]
     return known if known and len(known) == len(cuts) else None
 
@@ -134,7 +135,8 @@ def _source(step: dict[str, Any]) -> str | None:
     return source if kind in _KINDS else None
 
 
-def _cut(source: str) -> Cut | None:
+def word_cut(source: str) -> Cut | None:
+    """The cut that an expression makes; None if its meaning is not sure."""
     spelt = in_python(source)
     if spelt is None:
         return None

@@ -11,14 +11,16 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from tokenizers import AddedToken, Tokenizer
 
 from router.blocks import as_tokens
 from router.tokens.added_tokens import longest_of, matches
-from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cuts
+from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cut, word_cuts
+
+EncodeText: TypeAlias = Callable[[str], bytes]
 
 MAX_WORD_CHARS: Final = 256
 """Longer ones are the library's: it lets go of the GIL while it is at them."""
@@ -43,21 +45,21 @@ class Words:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        encode_word: EncodeText,
         cuts: Sequence[Cut],
         store: _Store,
-        marks: Collection[str],
-        mark_ids: Mapping[str, bytes] | None,
+        marks: Collection[str] = (),
+        mark_ids: Mapping[str, bytes] | None = None,
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
-        self._tokenizer = tokenizer
-        self._model = tokenizer.model
+        self._encode_word = encode_word
         self._cuts = cuts
         self._store = store
         self._first = sorted({mark[0] for mark in marks})
         self._marks = re.compile(longest_of(sorted(marks))) if self._first else None
         self._longest = max(map(len, marks), default=0)
         self._mark_ids = mark_ids
+        self._plain_marks: Sequence[str] = ()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, max_bytes: int) -> Words | None:
@@ -65,17 +67,37 @@ class Words:
         cuts = word_cuts(tokenizer)
         if cuts is None or getattr(tokenizer.model, "dropout", None):
             return None
-        added = dict(_added(tokenizer))
+        model, added = tokenizer.model, dict(_added(tokenizer))
         ids = {one.content: as_tokens([token]).tobytes() for token, one in added.items()}
         # otherwise their neighbours, or how a text is written, have a say in where they match
         is_cut = not any(map(_looks_around, added.values()))
-        words = cls(tokenizer, cuts, _Store(max_bytes), list(ids), ids if is_cut else None)
-        return words if words._agrees_with(tokenizer) else None
+
+        def encode_word(word: str) -> bytes:
+            tokens = model.tokenize(word.translate(_LETTERS))
+            return as_tokens([token.id for token in tokens]).tobytes()
+
+        def encode(texts: list[str]) -> list[bytes]:
+            found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            return [as_tokens(one.ids).tobytes() for one in found]
+
+        words = cls(encode_word, cuts, _Store(max_bytes), list(ids), ids if is_cut else None)
+        words._plain_marks = [one.content for one in added.values() if not one.special]
+        return words if words._agrees_with(encode, list(ids)[-PROBE_MARKS:]) else None
+
+    @classmethod
+    def of_pattern(
+        cls, pattern: str, encode_word: EncodeText, encode: EncodeText, max_bytes: int
+    ) -> Words | None:
+        """For a library that cuts by one expression, and has no tokens beside its words' own."""
+        cut = word_cut(pattern)
+        if cut is None:
+            return None
+        words = cls(encode_word, [cut], _Store(max_bytes))
+        return words if words._agrees_with(lambda texts: list(map(encode, texts)), []) else None
 
     def that_take_special_tokens_for_text(self) -> Words:
         """The same memo, for a tokenizer that is told to (`encode_special_tokens`)."""
-        marks = [one.content for _, one in _added(self._tokenizer) if not one.special]
-        return Words(self._tokenizer, self._cuts, self._store, marks, None)
+        return Words(self._encode_word, self._cuts, self._store, self._plain_marks)
 
     @property
     def size_bytes(self) -> int:
@@ -125,14 +147,10 @@ class Words:
                 if len(word) > MAX_WORD_CHARS:
                     return None
                 ids = older.get(word)
-                fresh[word] = ids = self._new(word) if ids is None else ids
+                fresh[word] = ids = self._encode_word(word) if ids is None else ids
             found.append(ids)
         store.remember(fresh)
         return b"".join(found)
-
-    def _new(self, word: str) -> bytes:
-        tokens = self._model.tokenize(word.translate(_LETTERS))
-        return as_tokens([token.id for token in tokens]).tobytes()
 
     def _is_marked(self, text: str) -> bool:
         """Whether an added token stands in it."""
@@ -140,17 +158,15 @@ class Words:
             return False
         return next(matches(self._marks, text, self._longest), None) is not None
 
-    def _agrees_with(self, tokenizer: Tokenizer) -> bool:
+    def _agrees_with(
+        self, library: Callable[[list[str]], list[bytes]], marks: Sequence[str]
+    ) -> bool:
         """Not a proof: a look at whether the library cuts as was read from its description."""
         rng = random.Random(5)
-        marks = [one.content for _, one in _added(tokenizer)[-PROBE_MARKS:]]
         parts = [*PROBE_PARTS, *marks]
         texts = ["".join(rng.choices(parts, k=rng.randint(1, 12))) for _ in range(PROBES)]
-        found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return all(
-            ids is None or ids == as_tokens(one.ids).tobytes()
-            for ids, one in zip(map(self.encode, texts), found, strict=True)
-        )
+        found = zip(map(self.encode, texts), library(texts), strict=True)
+        return all(ids is None or ids == its for ids, its in found)
 
 
 class _Store:

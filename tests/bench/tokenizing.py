@@ -32,6 +32,7 @@ from router.source import OwnIndex
 from router.tokens import Limits, LocalTokenizer
 from router.tokens.encoder import LITERAL, Encoder, encode_in_the_calling_thread
 from router.tokens.memo import Memo
+from router.tokens.tekken import TekkenEncoder
 from tests.support.builders import model_rows, replica
 
 EMBEDDED = Path(__file__).parents[2] / "workers" / "engine" / "model"
@@ -125,7 +126,7 @@ class Bench:
 
     def _library(self, file: Path) -> Callable[[list[str]], object]:
         if not file.is_file():
-            return self.tokenizer.encoder.encode_pieces
+            return TekkenEncoder(file.with_name("tekken.json"), Memo(0)).encode_pieces
         if any(map(is_literal, self.tokenizer.pieces_of(SHORT))):
             plain = Encoder(Tokenizer.from_file(str(file)), Memo(0))  # no memo of words
             plain.learn_literals()

@@ -1,8 +1,11 @@
+import asyncio
 import json
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from router.openai.generation import parse_generation
@@ -120,3 +123,74 @@ async def test_odd_schemas_fail_closed(tokenizer, schema):
 async def test_images_are_multimodal(tokenizer):
     part = {"type": "image_url", "image_url": {"url": "http://replica.test/x.png"}}
     assert await reason_of(tokenizer, chat([user([part])])) is Reason.MULTIMODAL
+
+
+IDS = ("c1", "c2")
+SAID = st.one_of(
+    st.builds(user, st.sampled_from(["a", "<|end|>", ""])),
+    st.builds(system, st.sampled_from(["b", "c"])),
+    st.builds(
+        assistant,
+        st.sampled_from(["", "d"]),
+        reasoning=st.sampled_from([None, "why"]),
+        tool_calls=st.lists(
+            st.builds(
+                lambda name, call: {"id": call, "function": {"name": name, "arguments": "{}"}},
+                st.sampled_from("fg"),
+                st.sampled_from(IDS),
+            ),
+            max_size=2,
+        ),
+    ),
+    st.builds(
+        lambda call: {"role": "tool", "tool_call_id": call, "content": "e"}, st.sampled_from(IDS)
+    ),
+)
+
+
+def by_the_rules(tokenizer, messages) -> str:
+    """The prompt of each message alone, in a row, with what the format says of all of them."""
+    start = "<|start|>"
+    alone = [prompt_text(tokenizer, chat([user("x"), one])).split(start) for one in messages]
+    top = messages[0]["role"] == "system"
+    head = prompt_text(tokenizer, chat([messages[0] if top else user("x")])).split(start)
+    turns = [turn for said in alone[1 if top else 0 :] for turn in said[3:-1]]
+    calls = [call for one in messages for call in one.get("tool_calls", [])]
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    results = iter([one["tool_call_id"] for one in messages if one["role"] == "tool"])
+    turns = [
+        turn.replace("functions.", f"functions.{names.get(next(results), '')}", 1)
+        if turn.startswith("functions.")
+        else turn
+        for turn in turns
+    ]
+    finals = [at for at, turn in enumerate(turns) if "<|channel|>final" in turn]
+    kept = [
+        turn
+        for at, turn in enumerate(turns)
+        if not finals or at > finals[-1] or "<|channel|>analysis" not in turn
+    ]
+    return start.join([*(head[:3] if top else head[:2]), *kept, "assistant"])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(SAID, min_size=1, max_size=8), st.lists(st.integers(1, 8), max_size=3))
+def test_any_split_into_turns_gives_the_same_prompt(tokenizer, said, ends):
+    """The memo is warm with whatever came before, in this example and in all others."""
+    for end in [*ends, len(said)]:
+        asked = chat(said[:end])
+        expected = by_the_rules(tokenizer, said[:end])
+        assert prompt_text(tokenizer, asked) == expected
+        warm = asyncio.run(tokenizer.tokenize(asked))
+        pieces = tokenizer.pieces_of(asked)
+        encoded = tokenizer.encoder.encode_pieces(pieces)
+        assert warm == b"".join([encoded[piece] for piece in pieces])
+
+
+@pytest.mark.parametrize("odd", [[], {}])
+async def test_ids_of_calls_that_are_no_text_are_refused(tokenizer, odd):
+    result = {"role": "tool", "tool_call_id": odd, "content": "a"}
+    assert await reason_of(tokenizer, chat([user("a"), result])) is Reason.INVALID
+    call = {"id": odd, "function": {"name": "f", "arguments": "{}"}}
+    called = assistant("", tool_calls=[call])
+    assert await reason_of(tokenizer, chat([user("a"), called])) is Reason.INVALID

@@ -1,7 +1,6 @@
 """Mistral's chats against mistral-common itself, over a small vocabulary in its own file format."""
 
 import asyncio
-import base64
 import json
 import sys
 from array import array
@@ -9,18 +8,14 @@ from array import array
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from router.openai.generation import parse_generation
 from router.tokens import Limits, LocalTokenizer, Reason, TokenizeFailed, UnusableModelDir
+from tests.support.tekken import VERSIONS, asked_of, write_tekken
 from tests.support.tokens import SCRIPTS, assistant, chat, completion, system, unpack, user
 
 PATIENT = Limits(deadline_s=30, inline_s=10)
-ADDED = ("[CALL_ID]", "[ARGS]", "[THINK]", "[/THINK]")
-PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s+"
-VERSIONS = ("v3", "v7", "v11", "v13")
 TOOL = {
     "type": "function",
     "function": {"name": "f", "description": "é", "parameters": {"type": "object"}},
@@ -28,27 +23,6 @@ TOOL = {
 CALL = {"id": "call-123456789", "type": "function"}
 CALLED = assistant("", tool_calls=[{**CALL, "function": {"name": "f", "arguments": '{"a":"é"}'}}])
 RESULT = {"role": "tool", "tool_call_id": "call-123456789", "content": '{"b": 1}'}
-
-
-def write_tekken(directory, version):
-    words = [bytes([byte]) for byte in range(256)] + [b"th", b"he", b"in", b"the", b" the"]
-    vocab = [
-        {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
-        for rank, word in enumerate(words)
-    ]
-    special = list(Tekkenizer.DEPRECATED_SPECIAL_TOKENS)
-    for text in ADDED:
-        special.append({"rank": len(special), "token_str": text, "is_control": True})
-    config = {
-        "pattern": PATTERN,
-        "num_vocab_tokens": len(words),
-        "default_vocab_size": len(words) + len(special),
-        "default_num_special_tokens": len(special),
-        "version": version,
-    }
-    whole = {"vocab": vocab, "special_tokens": special, "config": config, "version": 1}
-    (directory / "tekken.json").write_text(json.dumps(whole), "utf-8")
-    return directory
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -65,13 +39,6 @@ def tokenizer(directory):
 def library(directory):
     """What the engine asks, with its own vocabulary in place."""
     return MistralTokenizer.from_file(directory / "tekken.json")
-
-
-def asked_of(library, messages, tools=None, **flags) -> list[int]:
-    cut = json.loads(json.dumps(messages).replace("call-123456789", "123456789"))
-    request = ChatCompletionRequest.from_openai(messages=cut, tools=tools, **flags)
-    ids: list[int] = library.encode_chat_completion(request).tokens
-    return ids
 
 
 async def reason_of(tokenizer, generation) -> Reason:
@@ -204,3 +171,25 @@ async def test_without_the_library_the_error_says_what_to_install(directory):
     _, said = await asyncio.wait_for(done.communicate(), 30)
     assert done.returncode == 1
     assert b"pip install warmgate[mistral]" in said
+
+
+async def test_a_turn_is_laid_out_without_the_library_once_its_like_was(directory, monkeypatch):
+    tokenizer = LocalTokenizer.load(directory, limits=PATIENT)
+    turns = [system("the"), user("in"), assistant("he"), user("the the")]
+    await tokenizer.tokenize(chat(turns))
+    more = [assistant("an answer"), user("next"), assistant("another"), user("more")]
+    await tokenizer.tokenize(chat([*turns, *more[:2]]))
+    expected = tokenizer.pieces_of(chat([*turns, *more]))
+    monkeypatch.delattr(MistralTokenizer, "encode_chat_completion")
+    made = unpack(await tokenizer.tokenize(chat([*turns, *more])))
+    encoded = tokenizer.encoder.encode_pieces(expected)
+    assert made == unpack(b"".join([encoded[piece] for piece in expected]))
+
+
+async def test_what_was_forgotten_is_laid_out_again(directory, library):
+    tokenizer = LocalTokenizer.load(directory, limits=Limits(deadline_s=30, memo_bytes=32_000))
+    turns = [user("the"), CALLED, RESULT]
+    for number in range(40):
+        turns += [assistant(f"the {number}"), user(f"in {number}")]
+        assert unpack(await tokenizer.tokenize(chat(turns))) == asked_of(library, turns)
+        assert tokenizer.memo_bytes < 32_000
