@@ -9,6 +9,7 @@ _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _PLAIN_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _MAX_SIZE_DIGITS = 8
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_COMMON_SIZES = {b"%x" % size: size for size in range(1, 1024)}
 _MAX_LINE_BYTES = 4096
 _MAX_TRAILER_BYTES = 16 * 1024
 
@@ -147,7 +148,7 @@ def whole_chunks(data: bytes, ending: bytes) -> int:
     if data.endswith(ending) and 0 < (start := data.find(b"\r\n", 0, 10)) <= _MAX_SIZE_DIGITS:
         # one chunk, one event: what an engine that isn't hurried sends
         size = data[:start]
-        length = int(size, 16) if _HEX.issuperset(size) else 0
+        length = _COMMON_SIZES.get(size) or (int(size, 16) if _HEX.issuperset(size) else 0)
         if length > len(ending) and start + 4 + length == total:
             return total
     at = 0

@@ -185,17 +185,18 @@ class Forwarder:
         client = errand.client
         if client.is_full and not client.is_gone():
             await self._last_drain(exchange, client)
+        is_error = exchange.head.status >= 400 or exchange.splice.holds_error()
         return Reply(
             replica=exchange.replica,
             status=exchange.head.status,
-            outcome=_outcome(exchange),
+            outcome=_outcome(exchange, is_error=is_error),
             tries=errand.tries,
             bytes_sent=client.bytes_sent,
             first_byte_at=exchange.first_byte_at,
             ended_at=self._clock(),
             usage=exchange.splice.usage(),
             keeps_alive=client.keeps_alive,
-            blames_replica=_blames_replica(exchange),
+            blames_replica=_blames_replica(exchange, is_error=is_error),
         )
 
     async def _last_drain(self, exchange: Exchange, client: Client) -> None:
@@ -235,7 +236,7 @@ def _relay_refusal(errand: Errand, exchange: Exchange) -> None:
     errand.client.end()
 
 
-def _blames_replica(exchange: Exchange) -> bool:
+def _blames_replica(exchange: Exchange, *, is_error: bool) -> bool:
     """Died after the first byte, an error event, or a 5xx that is not for a client's fault."""
     assert exchange.head is not None
     assert exchange.splice is not None
@@ -243,18 +244,15 @@ def _blames_replica(exchange: Exchange) -> bool:
         return False
     if exchange.failure is not None:
         return True
-    if exchange.head.status >= 500:
+    status = exchange.head.status
+    if status >= 500:
         return not exchange.splice.blames_client()
-    return exchange.head.status < 400 and exchange.splice.holds_error()
+    return status < 400 and is_error
 
 
-def _outcome(exchange: Exchange) -> Outcome:
-    assert exchange.head is not None
-    assert exchange.splice is not None
+def _outcome(exchange: Exchange, *, is_error: bool) -> Outcome:
     if exchange.is_client_gone:
         return Outcome.CLIENT_GONE
     if exchange.failure is not None:
         return Outcome.CUT_SHORT
-    if exchange.head.status >= 400 or exchange.splice.holds_error():
-        return Outcome.REPLICA_ERROR
-    return Outcome.OK
+    return Outcome.REPLICA_ERROR if is_error else Outcome.OK

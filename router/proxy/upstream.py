@@ -93,6 +93,8 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # uvloop else keeps what is written until it has read from all others
+        self._transport.set_write_buffer_limits(high=0)
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None:

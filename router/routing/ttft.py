@@ -100,6 +100,9 @@ a token's time from what is fixed, and the next long prompt would be predicted b
 TOKENS_UNIT: Final = 1000.0
 FIRST_SAMPLES: Final = 8
 """Before a fleet has shown so much, no replica is told apart."""
+SURE_SAMPLES: Final = 64
+SOLVED_EVERY: Final = 4
+"""After so many samples one more says little, and solving takes most of what a sample costs."""
 SURPRISE: Final = 4.0
 """A time beyond so many times the predicted one counts less, by the square of how far beyond: a
 queue that waits for memory says little about computing. A fleet that did slow down is believed
@@ -115,7 +118,8 @@ _NOTHING: Final = [0.0] * SUMS
 
 @dataclass(slots=True)
 class TtftModel:
-    """One fleet's regression. `observe` costs some 20 µs; `ttft` is the current estimate.
+    """One fleet's regression. `observe` costs some 20 µs; `ttft` is the current estimate (of all
+    samples but the last few).
 
     Sums are flat lists: the upper half of w x xᵀ row by row, then w x y.
     """
@@ -148,7 +152,8 @@ class TtftModel:
             total + new - old for total, new, old in zip(self._sums, after, before, strict=True)
         ]
         self.samples += 1
-        self.ttft = self._solve()
+        if self.samples <= SURE_SAMPLES or self.samples % SOLVED_EVERY == 0:
+            self.ttft = self._solve()
 
     def _solve(self) -> Ttft:
         a = [[0.0] * FEATURES for _ in range(FEATURES)]
