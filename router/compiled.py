@@ -35,6 +35,8 @@ MODULES: Final = {
     "index": ("layout", "units", "tables", "replica_sets", "booking", "kernels", "sweeping"),
 }
 """All that is compiled, by package. Each imports none of another package's."""
+NEIGHBOURS: Final = "index.neighbours"
+"""What only one of several processes needs."""
 
 _parts: dict[Callable[..., Any], dict[str, bool]] = {}
 _entries: dict[Callable[..., Any], list[str]] = {}
@@ -67,12 +69,17 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     return type(function) is not FunctionType
 
 
-def compile_all() -> None:
-    """Compile what is marked, or take it from the cache. Does nothing the second time."""
+def compile_all(*more: str) -> None:
+    """Compile what is marked, or take it from the cache. Does nothing the second time.
+
+    `more`: modules that not everybody needs.
+    """
     numba: Any = import_module("numba")
     for package, names in MODULES.items():
         for name in names:
             import_module(f"router.{package}.{name}")
+    for name in more:
+        import_module(f"router.{name}")
     if numba.config.DISABLE_JIT:
         return
     while _parts:

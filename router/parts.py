@@ -181,6 +181,7 @@ def siblings(
     except OSError as exc:
         raise ConfigError(f"shared.board: {exc}") from exc
     stack.callback(board.close)
+    board.prepare()
     return board
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from router.compiled import compile_all
+from router.compiled import NEIGHBOURS, compile_all
 
 # A test's time says more about the machine than about the code.
 settings.register_profile("warmgate", deadline=None)
@@ -12,4 +12,4 @@ settings.load_profile("warmgate")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """So that no test's time goes into compiling the index, the first time ever."""
-    compile_all()
+    compile_all(NEIGHBOURS)

@@ -1,5 +1,6 @@
 """One replica's requests in flight: which wait for their first token, which decode."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -85,6 +86,8 @@ class Lane:
     _step_cost_ms: float = 0.0
     """Of those that waited when the step began."""
     _silent: int = 0
+    _soonest_ms: float = math.inf
+    """No silent one that waits takes less."""
 
     def has(self, reservation: Reservation) -> bool:
         return id(reservation) in self.pending or id(reservation) in self.running
@@ -98,7 +101,9 @@ class Lane:
         self.pending[id(reservation)] = reservation
         self._tokens += reservation.uncached_tokens
         self._cost_ms += reservation.cost_ms
-        self._silent += reservation.silent
+        if reservation.silent:
+            self._silent += 1
+            self._soonest_ms = min(self._soonest_ms, reservation.cost_ms)
         self.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
 
     def first_token(self, reservation: Reservation, now: float) -> Computed | None:
@@ -170,6 +175,10 @@ class Lane:
             self._tokens, self._cost_ms, self.quiet_since = 0, 0.0, now
 
     def _settle_silent(self, now: float) -> None:
+        if (now - self.step_began) * 1e3 < self._soonest_ms:
+            return
         for reservation in [r for r in self.pending.values() if r.silent]:
             if (now - self.step_began) * 1e3 >= reservation.cost_ms:
                 self._decodes(reservation, now)
+        waiting = [r.cost_ms for r in self.pending.values() if r.silent]
+        self._soonest_ms = min(waiting, default=math.inf)

@@ -4,7 +4,7 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,15 +58,19 @@ class Reservations:
         if (lane := self._lanes.get(replica_id)) is None:
             lane = self._lanes[replica_id] = Lane()
         reservation.running_then = len(lane.running)
-        for others in (self.others, self.siblings):
-            if (load := others.get(replica_id)) is not None:
-                reservation.running_then += load.running
-                reservation.is_lesson &= not load.waiting
+        if not reservation.silent:
+            self._note_others(reservation)
         lane.join(reservation)
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
         self.siblings.begin(reservation)
         self._tell(replica_id)
+
+    def _note_others(self, reservation: Reservation) -> None:
+        for others in (self.others, self.siblings):
+            if (load := others.get(reservation.replica_id)) is not None:
+                reservation.running_then += load.running
+                reservation.is_lesson &= not load.waiting
 
     def computed(self, reservation: Reservation) -> Computed | None:
         """Its first token came: it no longer queues, it decodes. Idempotent.
@@ -99,10 +103,9 @@ class Reservations:
         """What the replica has to do now, for this router and others."""
         return self.loads((replica_id,))[0]
 
-    def loads(self, replica_ids: Iterable[ReplicaId]) -> list[Load]:
+    def loads(self, replica_ids: Sequence[ReplicaId]) -> list[Load]:
         """What each has to do now. All of a fleet's are read for every choice."""
-        now, lanes, found = self.clock(), self._lanes, []
-        told_of, theirs_of = self.others.get, self.siblings.get
+        now, lanes, found, told_of = self.clock(), self._lanes, [], self.others.get
         for replica_id in replica_ids:
             lane = lanes.get(replica_id)
             load = lane.known if lane is not None else None
@@ -110,9 +113,10 @@ class Reservations:
                 load = self._read(replica_id, lane, now)
             if (told := told_of(replica_id)) is not None:
                 load = load.plus(told)
-            if (theirs := theirs_of(replica_id)) is not None:
-                load = load.plus(theirs)
             found.append(load)
+        if theirs := self.siblings.loads(replica_ids):
+            pairs = zip(found, theirs, strict=True)
+            return [ours if more is None else ours.plus(more) for ours, more in pairs]
         return found
 
     def own_loads(self) -> dict[ReplicaId, Load]:
@@ -128,12 +132,11 @@ class Reservations:
         recent_ms, mean_ms = recent.read_ms(now), recent.mean_ms
         if lane is None:
             return Load(recent_ms=recent_ms, mean_ms=mean_ms)
+        queued_tokens, wait_ms, running, waiting = lane.queue(now)
+        resident_tokens = lane.resident(self.answers.mean_tokens)
+        quiet_ms = 0.0 if lane.pending else (now - lane.quiet_since) * 1e3
         load = Load(
-            *lane.queue(now),
-            recent_ms=recent_ms,
-            mean_ms=mean_ms,
-            resident_tokens=lane.resident(self.answers.mean_tokens),
-            quiet_ms=0.0 if lane.pending else (now - lane.quiet_since) * 1e3,
+            queued_tokens, wait_ms, running, waiting, recent_ms, mean_ms, resident_tokens, quiet_ms
         )
         if not lane.pending:  # a queue gets shorter by the millisecond
             lane.known, lane.known_at = load, now

@@ -58,6 +58,9 @@ class Siblings(Protocol):
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What they make the replica do now."""
 
+    def loads(self, replica_ids: Sequence[ReplicaId]) -> Sequence[Load | None]:
+        """The same of each, in their order. Nothing at all: they make nobody do anything."""
+
     def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
         """What we do has changed to what `read` gives."""
 
@@ -85,6 +88,9 @@ class NoSiblings:
 
     def get(self, replica_id: ReplicaId) -> Load | None:
         return None
+
+    def loads(self, replica_ids: Sequence[ReplicaId]) -> Sequence[Load | None]:
+        return ()
 
     def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
         """Nobody wants to know."""

@@ -14,9 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockHash
+from router.index import neighbours
+from router.compiled import NEIGHBOURS, compile_all
 from router.index.load import Load
 from router.index.reservations import Reservation
 from router.replicas import ReplicaId
@@ -29,15 +32,19 @@ ROWS: Final = 1024
 SLOTS: Final = 64
 """Most processes."""
 _CELL: Final = struct.Struct("8d")
-"""The fields of `Load` in their order, and when."""
+"""The fields of `Load` in their order, and when: the columns that `neighbours` names."""
 _NAMES: Final = ROWS * 8
 _SIZE: Final = _NAMES + ROWS * SLOTS * _CELL.size
 _EMPTY: Final = bytes(_CELL.size)
-_NOBODY: Final = bytes(8)
+_NOBODY: Final = 0
+_NOWHERE: Final = 0, 0
+"""Row and name of what has no room: nobody's is that name, or nothing is in its row."""
 
 
 RETRY_S: Final = 1.0
 """Between two attempts to find room for a replica that found none."""
+QUERIES: Final = 64
+"""Different lists of replicas for which it is kept where they are."""
 
 
 class LoadBoard:
@@ -52,13 +59,15 @@ class LoadBoard:
         if os.fstat(self._file).st_size < _SIZE:
             os.ftruncate(self._file, _SIZE)
         self._memory = mmap.mmap(self._file, _SIZE)
+        self._names = memoryview(self._memory)[:_NAMES].cast("Q")
         self._slot = slot
-        self._others = [number for number in range(processes) if number != slot]
+        self._processes = processes
         self._clock = clock
-        self._rows: dict[ReplicaId, tuple[int, bytes]] = {}
+        self._rows: dict[ReplicaId, tuple[int, int]] = {}
         self._ids: dict[int, ReplicaId] = {}
         self._retry_at: dict[ReplicaId, float] = {}
         """Replicas that found no room, and when to look again."""
+        self._reader: _Reader | None = None
         self._coming = ComingBoard(path.with_suffix(".coming"), slot, processes, SLOTS)
         self.clear(slot)
 
@@ -71,8 +80,10 @@ class LoadBoard:
         """What we make the replica do has changed. Of more than 1024 replicas nothing is told."""
         if (row := self._row(replica_id)) is None:
             return
-        load, at = read(replica_id), self._cell(row, self._slot)
-        self._memory[at : at + _CELL.size] = _CELL.pack(
+        load = read(replica_id)
+        _CELL.pack_into(
+            self._memory,
+            self._cell(row, self._slot),
             load.queued_tokens,
             load.wait_ms,
             load.running,
@@ -85,16 +96,21 @@ class LoadBoard:
 
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What the other processes make it do. None: nothing."""
-        row, now, total = self._row(replica_id), self._clock(), None
-        if row is None:
-            return None
-        for slot in self._others:
-            at = self._cell(row, slot)
-            if self._memory[at : at + _CELL.size] == _EMPTY:
-                continue
-            load = _load(_CELL.unpack_from(self._memory, at), now)
-            total = load if total is None else total.plus(load)
-        return total
+        return self.loads((replica_id,))[0]
+
+    def loads(self, replica_ids: Sequence[ReplicaId]) -> list[Load | None]:
+        """The same of each, in their order."""
+        reader, asked = self._open(), tuple(replica_ids)
+        found = reader.read(asked, self._clock())
+        if found is None:
+            rows = [self._row(replica_id) for replica_id in asked]
+            named = [self._rows.get(replica_id, _NOWHERE) for replica_id in asked]
+            found = reader.read_anew(asked, named, self._clock(), keep=None not in rows)
+        return found
+
+    def prepare(self) -> None:
+        """Load what reading takes: else the first choice would wait for it."""
+        self._open()
 
     def begin(self, reservation: Reservation) -> None:
         """We sent this: its prefix is coming there."""
@@ -108,12 +124,12 @@ class LoadBoard:
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of `prefix` that the others have in flight, by replica."""
-        found = self._coming.expected(prefix)
+        self._open()
         return {
             replica_id: blocks
-            for row, blocks in found.items()
+            for row, blocks in self._coming.expected(prefix).items()
             if (replica_id := self._ids.get(row)) is not None
-            and self._is_named(*self._rows[replica_id])
+            and self._known(replica_id) is not None
         }
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -133,16 +149,23 @@ class LoadBoard:
 
     def close(self) -> None:
         self._coming.close()
+        self._names.release()
+        self._reader = None
         with suppress(BufferError):
             self._memory.close()
         os.close(self._file)
+
+    def _open(self) -> "_Reader":
+        if self._reader is None:
+            self._reader = _Reader(self._memory, self._slot, self._processes)
+        return self._reader
 
     def _row(self, replica_id: ReplicaId) -> int | None:
         if (row := self._known(replica_id)) is not None:
             return row
         if self._retry_at.get(replica_id, 0.0) > self._clock():
             return None
-        name = xxh3_64_intdigest(replica_id.encode()).to_bytes(8, "little")
+        name = xxh3_64_intdigest(replica_id.encode())
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             row = self._find_or_claim(name)
@@ -161,11 +184,11 @@ class LoadBoard:
 
     def _known(self, replica_id: ReplicaId) -> int | None:
         """Its row, if it still is its row."""
-        known = self._rows.get(replica_id)
-        if known is None:
+        if (known := self._rows.get(replica_id)) is None:
             return None
-        if self._is_named(*known):
-            return known[0]
+        row, name = known
+        if self._names[row] == name:
+            return row
         self._drop(replica_id)
         return None
 
@@ -174,20 +197,17 @@ class LoadBoard:
         if known is not None and self._ids.get(known[0]) == replica_id:
             del self._ids[known[0]]
 
-    def _is_named(self, row: int, name: bytes) -> bool:
-        return self._memory[row * 8 : row * 8 + 8] == name
-
-    def _find_or_claim(self, name: bytes) -> int | None:
-        first = int.from_bytes(name, "little") % ROWS
-        for row in ((first + step) % ROWS for step in range(ROWS)):
-            if self._is_named(row, name):
+    def _find_or_claim(self, name: int) -> int | None:
+        names = self._names
+        for row in ((name + step) % ROWS for step in range(ROWS)):
+            if names[row] == name:
                 return row
-            if self._is_named(row, _NOBODY):
-                self._memory[row * 8 : row * 8 + 8] = name
+            if names[row] == _NOBODY:
+                names[row] = name
                 return row
         unused = next((row for row in range(ROWS) if self._is_unused(row)), None)
         if unused is not None:
-            self._memory[unused * 8 : unused * 8 + 8] = name
+            names[unused] = name
         return unused
 
     def _is_unused(self, row: int) -> bool:
@@ -199,9 +219,52 @@ class LoadBoard:
         return _NAMES + (row * SLOTS + slot) * _CELL.size
 
 
-def _load(cell: tuple[float, ...], now: float) -> Load:
-    queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, at = cell
-    told = Load(
-        int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident)
-    )  # fmt: skip
-    return told.aged(max(0.0, now - at))
+class _Reader:
+    """Adds up what the others have in their cells, for many replicas in one compiled step.
+
+    Where a list of replicas has its rows is kept: a fleet asks for the same list again and again.
+    """
+
+    def __init__(self, memory: mmap.mmap, slot: int, processes: int) -> None:
+        compile_all(NEIGHBOURS)
+        self._names = np.frombuffer(memory, np.uint64, ROWS)
+        cells = np.frombuffer(memory, np.float64, offset=_NAMES)
+        self._cells = cells.reshape(ROWS, SLOTS, _CELL.size // 8)[:, :processes]
+        self._slot = slot
+        self._kept: dict[tuple[ReplicaId, ...], tuple[neighbours.Words, neighbours.Numbers]] = {}
+
+    def read(self, asked: tuple[ReplicaId, ...], now: float) -> list[Load | None] | None:
+        """None: it is not known where they are, or one is elsewhere now."""
+        kept = self._kept.get(asked)
+        if kept is None or self._add_up(*kept, now):
+            return None
+        return _loads(kept[1])
+
+    def read_anew(
+        self,
+        asked: tuple[ReplicaId, ...],
+        named: Sequence[tuple[int, int]],
+        now: float,
+        *,
+        keep: bool,
+    ) -> list[Load | None]:
+        """`named`: their rows and names. Whoever's row is another's by now has nothing to do."""
+        where = np.array(named, np.uint64).reshape(len(named), 2), np.empty((len(named), 8))
+        if keep:
+            if len(self._kept) >= QUERIES:
+                self._kept.clear()
+            self._kept[asked] = where
+        self._add_up(*where, now)
+        return _loads(where[1])
+
+    def _add_up(self, asked: neighbours.Words, found: neighbours.Numbers, now: float) -> int:
+        return neighbours.add_up(self._cells, self._names, asked, self._slot, now, found)
+
+
+def _loads(found: neighbours.Numbers) -> list[Load | None]:
+    return [
+        Load(int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident))
+        if told
+        else None
+        for queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, told in found.tolist()
+    ]

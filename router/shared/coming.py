@@ -2,48 +2,52 @@
 
 Each process has a shelf of entries that only it writes: the first block's hash, where the prefix
 went, how long it is, its last hash, and every eighth hash of it. Whoever asks compares hashes, so
-an entry that is read while it is written matches too little, never too much.
+an entry that is read while it is written matches too little, never too much. First hashes lie
+together, so that one look over some KiB finds all prefixes that may have something in common.
 """
 
 import mmap
 import os
+from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from router.blocks import BlockHash
+from router.index import neighbours
 from router.index.reservations import Reservation
 from router.index.residency import STRIDE
-
-Words: TypeAlias = NDArray[np.uint64]
 
 ENTRIES: Final = 128
 """Most distinct prefixes in flight that one process tells of."""
 MARKS: Final = 256
 """Hashes of one prefix: what is behind 2048 blocks is not told."""
-_HEAD: Final = 4
-_ROOT, _ROW, _BLOCKS, _LAST = range(_HEAD)
-_ENTRY: Final = _HEAD + MARKS
+_ENTRY: Final = neighbours.MARKS_AT + MARKS
+_WORD_BYTES: Final = 8
+_REPLICAS: Final = 1024
 
 
 class ComingBoard:
     """One process' view of all shelves. `row`s are replicas' numbers, the same for everybody."""
 
     def __init__(self, path: Path, slot: int, processes: int, slots: int) -> None:
-        size = slots * ENTRIES * _ENTRY * 8
+        size = slots * ENTRIES * (1 + _ENTRY) * _WORD_BYTES
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         if os.fstat(self._file).st_size < size:
             os.ftruncate(self._file, size)
         self._memory = mmap.mmap(self._file, size)
-        shelves: Words = np.frombuffer(self._memory, np.uint64).reshape(slots, ENTRIES, _ENTRY)
-        self._shelves = shelves
-        self._own = shelves[slot]
-        self._others = [shelves[number] for number in range(processes) if number != slot]
-        self._free = list(range(ENTRIES))
+        self._words = memoryview(self._memory).cast("Q")
+        # the first hash of every entry (0: it is free), then the entries
+        self._entries_at = slots * ENTRIES
+        all_words = np.frombuffer(self._memory, np.uint64)
+        self._roots = all_words[: processes * ENTRIES]
+        self._entries = all_words[self._entries_at :].reshape(slots * ENTRIES, _ENTRY)
+        self._found = np.empty((_REPLICAS, 2), np.int64)
+        self._own = range(slot * ENTRIES, (slot + 1) * ENTRIES)
+        self._free = list(self._own)
         self._placed: dict[tuple[int, BlockHash], tuple[int, int]] = {}
         """Entry and number of requests, by row and last hash."""
         self.clear(slot)
@@ -57,7 +61,7 @@ class ComingBoard:
         elif self._free:
             entry = self._free.pop()
             self._placed[key] = entry, 1
-            self._write(self._own[entry], reservation, row)
+            self._write(entry, reservation.prefix, row)
 
     def end(self, reservation: Reservation, row: int) -> None:
         """It is over."""
@@ -69,48 +73,33 @@ class ComingBoard:
             self._placed[key] = entry, count - 1
             return
         del self._placed[key]
-        self._own[entry, _ROOT] = 0
+        self._words[entry] = 0
         self._free.append(entry)
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[int, int]:
         """Leading blocks of `prefix` that the others have in flight, by row."""
-        best: dict[int, int] = {}
-        for shelf in self._others:
-            for number in np.flatnonzero(shelf[:, _ROOT] == np.uint64(prefix[0])).tolist():
-                entry = shelf[number]
-                row, blocks = int(entry[_ROW]), _common(prefix, entry)
-                best[row] = max(best.get(row, 0), blocks)
-        return best
+        marks = prefix[STRIDE - 1 : STRIDE * MARKS : STRIDE]
+        sought = array("Q", (prefix[0], len(prefix), prefix[-1], *marks))
+        words, own, found = np.frombuffer(sought, np.uint64), self._own, self._found
+        count = neighbours.expected(self._roots, self._entries, words, own.start, own.stop, found)
+        return dict(found[:count].tolist()) if count else {}
 
     def clear(self, slot: int) -> None:
         """A process ended: nothing comes of what it had sent."""
-        self._shelves[slot, :, _ROOT] = 0
+        roots = slice(slot * ENTRIES, (slot + 1) * ENTRIES)
+        self._words[roots] = array("Q", bytes(ENTRIES * _WORD_BYTES))
 
     def close(self) -> None:
-        del self._shelves, self._own, self._others
+        self._words.release()
+        del self._roots, self._entries
         with suppress(BufferError):
             self._memory.close()
         os.close(self._file)
 
-    def _write(self, entry: Words, reservation: Reservation, row: int) -> None:
-        prefix = reservation.prefix
-        marks = np.array(prefix[STRIDE - 1 :: STRIDE][:MARKS], np.uint64)
-        entry[_HEAD : _HEAD + len(marks)] = marks
-        entry[_ROW], entry[_BLOCKS], entry[_LAST] = row, len(prefix), np.uint64(prefix[-1])
+    def _write(self, entry: int, prefix: Sequence[BlockHash], row: int) -> None:
+        marks = prefix[STRIDE - 1 : STRIDE * MARKS : STRIDE]
+        words = array("Q", (row, len(prefix), prefix[-1], *marks))
+        at = self._entries_at + entry * _ENTRY
+        self._words[at : at + len(words)] = words
         # last: with it the entry counts
-        entry[_ROOT] = np.uint64(prefix[0])
-
-
-def _common(prefix: Sequence[BlockHash], entry: Words) -> int:
-    """Leading blocks in common, to within `STRIDE` where the prefixes part. The first is."""
-    blocks = int(entry[_BLOCKS])
-    if blocks <= len(prefix) and prefix[blocks - 1] == int(entry[_LAST]):
-        return blocks
-    low, high = 0, min(len(prefix) // STRIDE, blocks // STRIDE, MARKS)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if prefix[middle * STRIDE - 1] == int(entry[_HEAD + middle - 1]):
-            low = middle
-        else:
-            high = middle - 1
-    return low * STRIDE or 1
+        self._words[entry] = prefix[0]
