@@ -73,7 +73,10 @@ def ledger(settings: SharedSettings, peers: Peers, supervisor: Supervisor) -> Re
     deadline, but answers that come later still count."""
     store = RedisStore(connect(settings.url or "", LATE_S), settings.prefix, LATE_S)
     deadline_s = settings.deadline_ms / 1e3
-    made = RedisLedger(peers.router_id, store, deadline_s, lambda: peers.routers, time.time)
+    made = RedisLedger(
+        *(peers.router_id, store, deadline_s, lambda: peers.routers, time.time),
+        wipes=lambda: peers.wipes,
+    )
 
     async def work() -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from router.blocks import BlockHash
 from router.index.tiers import Loads
@@ -27,25 +28,23 @@ class Known(Matcher, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """About one prompt: leading blocks by replica, and what slower tiers add to them."""
 
     matches: Mapping[ReplicaId, int]
-    loads: Loads = field(default_factory=dict[ReplicaId, tuple[()]])
+    loads: Loads = {}
 
 
 NOTHING: Final = Answer({})
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(Struct, frozen=True):
     """By the last hash of each prompt, which names the whole of it.
 
     `failure`: why there is none, though an index was asked.
     """
 
-    by_end: Mapping[BlockHash, Answer] = field(default_factory=dict)
+    by_end: Mapping[BlockHash, Answer] = {}
     failure: str = ""
 
     def match(self, prefix: Sequence[BlockHash]) -> Mapping[ReplicaId, int]:

@@ -21,6 +21,14 @@ GRACE_S: Final = 0.005
 """What has come in time and waits to be read counts, where our own loop was late."""
 LEASE_S: Final = 30.0
 """A router that died has no requests in flight any more after so long."""
+KEEP_S: Final = 5.0
+"""A router that isn't heard of any more counts among the routers for so long: Redis may have lost
+it, and it may have requests in flight."""
+SETTLE_S: Final = 1.0
+"""So long places are not given away from a Redis that is empty, unless all routers have said before
+what they have in flight."""
+AGAIN: Final = 4
+"""What a script answers that can't know yet."""
 _REFUSALS: Final = (None, Refusal.REQUESTS, Refusal.TOKENS, Refusal.CONCURRENT)
 
 
@@ -39,11 +47,15 @@ class _Asked:
     ask: Ask
     answer: asyncio.Future[Taken | None]
     """None: it didn't come in time."""
+    is_heard: bool = False
+    """Redis knows of it, and has to learn more first."""
 
 
 @dataclass(slots=True)
 class RedisLedger:
     """`routers`: how many share the budgets. `work` must run; `wall_clock`: seconds since 1970.
+
+    `wipes`: how often Redis was found empty.
 
     `deadline_s`: longest wait of a request. `scripts` should be more patient: what Redis books too
     late is given back, if it says so.
@@ -54,11 +66,17 @@ class RedisLedger:
     deadline_s: float
     routers: Callable[[], int]
     wall_clock: Callable[[], float]
+    wipes: Callable[[], int] = lambda: 0
     is_failing: bool = False
     _accounts: dict[str, Account] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _siblings: int = 1
+    _most: int = 1
+    """Routers of late."""
+    _most_until: float = 0.0
+    _wipes_told: int = 0
+    _must_come_by: bool = True
+    """Redis may not know that we are there."""
     _ahead_s: float = 0.0
     _told_at: float = 0.0
 
@@ -80,7 +98,7 @@ class RedisLedger:
                 raise
             finally:
                 timer.cancel()
-        return self._account(ask).take_alone(ask, self._now(), self._siblings)
+        return self._account(ask).take_alone(ask, self._now(), self._most)
 
     def end(self, ask: Ask, window: int, tokens: int | None) -> None:
         self._account(ask).end(ask, window, tokens)
@@ -96,22 +114,29 @@ class RedisLedger:
             self._wake.clear()
             asked, self._asked = self._asked, []
             asked = [one for one in asked if not one.answer.done()]
+            if self.wipes() != self._wipes_told:
+                self._tell_all_again()
             if asked or self._has_news():
                 await self._send(asked)
 
     async def _send(self, asked: Sequence[_Asked]) -> None:
+        wipes = self.wipes()
         try:
             await self._exchange(asked)
         except StoreFailed as exc:
             self.is_failing = True
+            # it may come back empty, and knowing nobody
+            self._tell_all_again()
+            self._most_until = self.wall_clock() + KEEP_S
             for one in asked:
                 if not one.answer.done():
                     one.answer.set_exception(exc)
             await asyncio.sleep(RETRY_S)
         else:
             self.is_failing = False
-            self._siblings = max(1, self.routers())
+            self._count_routers()
             self._told_at = self.wall_clock()
+            self._wipes_told, self._must_come_by = wipes, False
 
     async def _exchange(self, asked: Sequence[_Asked]) -> None:
         rows: list[tuple[Account, _Asked | None]] = []
@@ -123,10 +148,8 @@ class RedisLedger:
             for account in self._accounts.values()
             if account.tenant_id not in taken and (account.has_news or (is_due and account.is_busy))
         ]
-        if not rows:
-            # Redis failed, and nothing is to be told: ask whether it is back
-            return await self._probe()
-        keys: list[str] = []
+        # without any: Redis has failed, or was empty; say that we are here, with nothing in flight
+        keys = [self.scripts.key("budgets")]
         values: list[int] = []
         carried: list[tuple[Account, tuple[int, int, int]]] = []
         for account, one in rows:
@@ -137,19 +160,16 @@ class RedisLedger:
             values += [*_asks(one), account.in_flight, *account.floor(), *carry, *account.own()]
             if is_first:
                 account.is_told = True
-        lease_ms = round(LEASE_S * 1e3)
+        routers = max(self._most, self.routers())
+        head = self.router_id, round(LEASE_S * 1e3), routers, round(SETTLE_S * 1e3)
         try:
-            answers = await self.scripts.run(BUDGETS, keys, self.router_id, lease_ms, *values)
+            answers = await self.scripts.run(BUDGETS, keys, *head, *values)
         except StoreFailed:
             for account, _ in carried:
                 account.is_told = False
             raise
         for (account, one), (_, carry), answer in zip(rows, carried, answers, strict=True):
             self._learn(account, one, carry, answer)
-        return None
-
-    async def _probe(self) -> None:
-        await self.scripts.run("return 1", [self.scripts.key("probe")])
 
     def _learn(
         self, account: Account, one: _Asked | None, carry: tuple[int, int, int], answer: list[int]
@@ -157,6 +177,10 @@ class RedisLedger:
         code, requests, tokens, in_flight, window, reset_ms = answer
         self._ahead_s = (window + 1) * WINDOW_S - reset_ms / 1e3 - self.wall_clock()
         account.learn(window, requests, tokens, carry)
+        if code == AGAIN and one is not None:
+            one.is_heard = True
+            self._asked.append(one)
+            return
         refused = _REFUSALS[code]
         own = account.in_flight + (one is not None and refused is None)
         account.hear_of_others(max(0, in_flight - own), self._now())
@@ -175,12 +199,29 @@ class RedisLedger:
 
     def _give_up(self, asked: _Asked) -> None:
         """It decides alone, and so do others until Redis has answered."""
-        if not asked.answer.done():
-            self.is_failing = True
-            asked.answer.set_result(None)
+        if asked.answer.done():
+            return
+        if asked.is_heard:
+            # Redis answers, and will know before long; or it fails, and who asks is told
+            asked.is_heard = False
+            asyncio.get_running_loop().call_later(SETTLE_S, self._give_up, asked)
+            return
+        self.is_failing = True
+        asked.answer.set_result(None)
+
+    def _tell_all_again(self) -> None:
+        self._must_come_by = True
+        for account in self._accounts.values():
+            account.is_told &= not account.in_flight
+
+    def _count_routers(self) -> None:
+        """Those of late: after a loss Redis knows of them one by one."""
+        known, now = max(1, self.routers()), self.wall_clock()
+        if known >= self._most or now > self._most_until:
+            self._most, self._most_until = known, now + KEEP_S
 
     def _has_news(self) -> bool:
-        if self.is_failing or self._is_lease_due():
+        if self.is_failing or self._must_come_by or self._is_lease_due():
             return True
         return any(account.has_news for account in self._accounts.values())
 

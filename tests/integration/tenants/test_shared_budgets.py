@@ -4,7 +4,8 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from router.shared import RedisStore, connect
-from router.tenants import Ask, RedisLedger, Tenant
+from router.tenants import Ask, RedisLedger, Refusal, Tenant
+from router.tenants.redis_ledger import SETTLE_S
 from tests.support.processes import until
 from tests.support.redis_server import delayed, needs_redis, redis_server
 from tests.support.tenants import away_from_the_minute, wall
@@ -206,3 +207,46 @@ async def test_requests_at_once_are_counted_over_routers_and_slow_answers_do_not
             return one.in_flight == 1
 
         await until(all_ended)
+
+
+async def test_a_redis_that_loses_everything_gives_no_place_away_that_somebody_has():
+    tenant = Tenant(id="crowd", concurrent_requests=6)
+    wiped = 0
+    async with redis_server() as server, routers(server.url, 4) as ledgers:
+        for ledger in ledgers:
+            ledger.wipes = lambda: wiped
+        one, *others = ledgers
+        # one router knows of nobody but itself, the others have all places
+        assert (await one.take(Ask(TENANT, 1))).refusal is None
+        asks = [(others[n % 3], Ask(tenant, 1)) for n in range(6)]
+        taken = [await ledger.take(ask) for ledger, ask in asks]
+        assert [each.refusal for each in taken] == [None] * 6
+        assert await server.command("FLUSHALL") == "+OK"
+        wants = [
+            asyncio.create_task(ledger.take(Ask(tenant, 1))) for ledger in ledgers for _ in "12"
+        ]
+        # the exchange of loads finds it out
+        wiped = 1
+        assert [(await each).refusal for each in wants] == [Refusal.CONCURRENT] * 8
+        for (ledger, ask), each in zip(asks, taken, strict=True):
+            ledger.end(ask, each.window, 1)
+
+        async def is_free():
+            return (await one.take(Ask(tenant, 1))).refusal is None
+
+        await until(is_free)
+
+
+async def test_after_a_loss_places_are_given_again_though_a_router_is_gone():
+    tenant = Tenant(id="crowd", concurrent_requests=6)
+    async with redis_server() as server, routers(server.url, 2, deadline_s=0.1) as ledgers:
+        one = ledgers[0]
+        for ledger in ledgers:
+            assert (await ledger.take(Ask(TENANT, 1))).refusal is None
+        assert await server.command("FLUSHALL") == "+OK"
+        # nobody tells the other one, and it has nothing to say by itself
+        began = wall()
+        taken = await one.take(Ask(tenant, 1))
+        assert taken.refusal is None
+        assert SETTLE_S / 2 < wall() - began < SETTLE_S + 1
+        assert not one.is_failing

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from router.tenants import Ask, RedisLedger, Tenant
+from router.tenants.script import HEAD
 
 TENANT = Tenant(id="a", concurrent_requests=6)
 WINDOW = 10
@@ -22,9 +23,11 @@ class Scripts:
         return ":".join(parts)
 
     async def run(self, script, keys, *values):
-        self.in_flight.append(values[7])
-        self.before()
-        return [[0, 1, 1, 1, WINDOW, 30_000] for _ in keys]
+        rows = keys[1:]
+        if rows:
+            self.in_flight.append(values[HEAD + 5])
+            self.before()
+        return [[0, 1, 1, 1, WINDOW, 30_000] for _ in rows]
 
 
 async def test_a_client_that_leaves_in_the_instant_of_the_answer_leaves_nothing_in_flight():
