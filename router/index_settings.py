@@ -25,9 +25,9 @@ class IndexSettings(Settings, frozen=True):
         Seconds, _doc("Longest wait at the start for siblings and replays.", gt=0)
     ] = 10.0
     mode: Annotated[
-        Literal["local", "shared"],
-        _doc("local: each process has its own; shared: one central index that all ask."),
-    ] = "local"
+        Literal["auto", "local", "shared"],
+        _doc("local: one per process; shared: one for all routers; auto: see router/central."),
+    ] = "auto"
     address: Annotated[
         str | None,
         _doc("Of the central index: tcp://HOST:PORT or unix:PATH; none: --processes runs one."),

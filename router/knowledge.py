@@ -10,6 +10,7 @@ from random import Random
 
 from router import parts
 from router.central import (
+    CAN_SHARE,
     Address,
     AskLimits,
     BadAddress,
@@ -80,6 +81,17 @@ def gather_from_central(settings: IndexSettings, means: Means) -> Knowledge:
     means.supervisor.run("central", central.run)
     means.metrics.watch_central(lambda: central.outcomes, lambda: central.is_connected)
     return Knowledge(central, central, central, {}, central.suspect)
+
+
+def is_central(settings: IndexSettings, processes: int = 1) -> bool:
+    """Is one central index to be asked, or has each of so many processes its own?
+
+    Unless it is said: one, where an address is given, or where processes can read it in place.
+    """
+    if settings.mode != "auto":
+        return settings.mode == "shared"
+    can_read = CAN_SHARE and not settings.tiers
+    return settings.address is not None or (processes > 1 and can_read)
 
 
 def address_of(settings: IndexSettings) -> Address:

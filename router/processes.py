@@ -14,6 +14,7 @@ from router.config import ConfigError
 from router.fleet import Child, Fleet
 from router.folder import home, run_folder
 from router.gateway.speaker import speaking
+from router.knowledge import is_central
 from router.serve import BACKLOG
 from router.settings import ListenSettings, RouterConfig
 from router.shared.board import SLOTS, LoadBoard
@@ -25,12 +26,16 @@ GRACE_S: Final = 10.0
 
 def run(config: RouterConfig, arguments: Sequence[str], processes: int) -> int:
     """Serve until SIGTERM or SIGINT. `arguments`: of `warmgate serve`, for each of them."""
-    _check(config, processes)
+    is_shared = is_central(config.index, processes)
+    has_index = is_shared and config.index.address is None
+    _check(config, processes, has_index=has_index)
     listen = config.listen
     with run_folder(home()) as folder, _listening(listen, processes) as sockets:
         common = [*arguments, "--processes=1", f"--set=shared.board={folder / 'load'}"]
-        routers = _routers(config, [*common, *_asking(config, folder)], sockets)
-        index = _index(config, common, folder) if _runs_index(config) else None
+        common.append(f"--set=index.mode={'shared' if is_shared else 'local'}")
+        asking = _asking(folder) if has_index else []
+        routers = _routers(config, [*common, *asking], sockets)
+        index = _index(config, common, folder) if has_index else None
         board = LoadBoard(folder / "load", processes % SLOTS, processes, time.monotonic)
         doors = Doors(doors_of(str(folder / "load")), processes)
 
@@ -61,23 +66,18 @@ async def _serve(fleet: Fleet, listen: ListenSettings) -> int:
         return await fleet.serve()
 
 
-def _check(config: RouterConfig, processes: int) -> None:
+def _check(config: RouterConfig, processes: int, *, has_index: bool) -> None:
     if not 1 <= processes <= SLOTS:
         raise ConfigError(f"--processes is {processes}; it can be 1 to {SLOTS}")
     if config.listen.unix_path is not None:
         raise ConfigError("listen.unix_path can be bound by one process only, not with --processes")
-    if config.events.bind is not None and not _runs_index(config):
+    if config.events.bind is not None and not has_index:
         raise ConfigError(
             "events.bind can be bound by one process only: with --processes it needs "
             "index.mode=shared, without index.address"
         )
     if config.tenants.keys_file is not None and config.shared.url is None:
         raise ConfigError("tenants.keys_file with --processes needs shared.url: budgets are shared")
-
-
-def _runs_index(config: RouterConfig) -> bool:
-    """Is the central index ours to run?"""
-    return config.index.mode == "shared" and config.index.address is None
 
 
 def _routers(config: RouterConfig, common: Sequence[str], sockets: Sequence[int]) -> list[Child]:
@@ -91,9 +91,7 @@ def _routers(config: RouterConfig, common: Sequence[str], sockets: Sequence[int]
     ]
 
 
-def _asking(config: RouterConfig, folder: Path) -> list[str]:
-    if not _runs_index(config):
-        return []
+def _asking(folder: Path) -> list[str]:
     # whoever listens for engines is the index alone
     return [f"--set=index.address={_address(folder)}", "--set=events.bind=null"]
 

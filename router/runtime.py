@@ -20,7 +20,7 @@ from router.events.sources import DialSources
 from router.index.answers import NO_ANSWERS
 from router.index.reservations import Reservations
 from router.index.tiers import TieredIndex
-from router.knowledge import Knowledge, Means, gather_from_central, gather_own
+from router.knowledge import Knowledge, Means, gather_from_central, gather_own, is_central
 from router.membership import Membership
 from router.metrics import Metrics
 from router.newcomers import Newcomers
@@ -205,7 +205,7 @@ async def _build(config: RouterConfig, stack: AsyncExitStack) -> Runtime:
         Supervisor(metrics.count_restart, metrics.know_task)
     )
     means = Means(pool, dial, tokens, supervisor, metrics, rng)
-    if config.index.mode == "shared":
+    if is_central(config.index):
         known = gather_from_central(config.index, means)
     else:
         known, _ = await gather_own(config, parts.index(config.index, clock), means, stack)

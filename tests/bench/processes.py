@@ -31,7 +31,7 @@ REPORT = ROOT / "build" / "bench-processes.json"
 CASES: dict[str, tuple[int, tuple[str, ...]]] = {
     "1 process": (1, ()),
     "2 routers apart": (2, ()),
-    "2 processes": (1, ("--processes=2",)),
+    "2 processes, an index each": (1, ("--processes=2", "--set=index.mode=local")),
     "2 processes, one index": (1, ("--processes=2", "--set=index.mode=shared")),
 }
 """How many are started, each with these flags."""

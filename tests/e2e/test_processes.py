@@ -149,6 +149,7 @@ async def test_a_wrong_setting_ends_it_at_once():
             "router.cli",
             "serve",
             "--processes=2",
+            "--set=index.mode=local",
             "--set=events.bind=tcp://*:1",
         ),
         stderr=asyncio.subprocess.PIPE,
@@ -160,7 +161,7 @@ async def test_a_wrong_setting_ends_it_at_once():
 
 async def is_replaced(router, pid):
     running = psutil.Process(router.process.pid).children()
-    return len(running) == 3 and pid not in {child.pid for child in running}
+    return len(running) == 4 and pid not in {child.pid for child in running}
 
 
 async def test_a_rolling_restart_of_all_processes_fails_no_request():
@@ -190,6 +191,7 @@ async def test_a_rolling_restart_of_all_processes_fails_no_request():
         assert set(statuses) == {200}
         pids = {child.pid for child in psutil.Process(router.process.pid).children()}
         assert not first & pids
+        assert router.ready["index"] in pids
 
 
 async def test_connections_that_wait_for_a_process_that_dies_are_served_by_the_next():
