@@ -25,8 +25,8 @@ KEEP_S: Final = 5.0
 """A router that isn't heard of any more counts among the routers for so long: Redis may have lost
 it, and it may have requests in flight."""
 SETTLE_S: Final = 1.0
-"""So long places are not given away from a Redis that is empty, unless all routers have said before
-what they have in flight."""
+"""So long nothing is let in by a Redis that is empty, unless all routers have told it before what
+they have let in."""
 AGAIN: Final = 4
 """What a script answers that can't know yet."""
 _REFUSALS: Final = (None, Refusal.REQUESTS, Refusal.TOKENS, Refusal.CONCURRENT)
@@ -76,7 +76,9 @@ class RedisLedger:
     _most_until: float = 0.0
     _wipes_told: int = 0
     _must_come_by: bool = True
-    """Redis may not know that we are there."""
+    """Redis may not know of us."""
+    _since: int = 0
+    """Since when Redis has known anything, as told last: later, if it lost all meanwhile."""
     _ahead_s: float = 0.0
     _told_at: float = 0.0
 
@@ -136,18 +138,10 @@ class RedisLedger:
             self.is_failing = False
             self._count_routers()
             self._told_at = self.wall_clock()
-            self._wipes_told, self._must_come_by = wipes, False
+            self._wipes_told = wipes
 
     async def _exchange(self, asked: Sequence[_Asked]) -> None:
-        rows: list[tuple[Account, _Asked | None]] = []
-        rows += [(self._account(one.ask), one) for one in asked]
-        taken = {account.tenant_id for account, _ in rows}
-        is_due = self._is_lease_due()
-        rows += [
-            (account, None)
-            for account in self._accounts.values()
-            if account.tenant_id not in taken and (account.has_news or (is_due and account.is_busy))
-        ]
+        rows = self._rows(asked)
         # without any: Redis has failed, or was empty; say that we are here, with nothing in flight
         keys = [self.scripts.key("budgets")]
         values: list[int] = []
@@ -161,15 +155,33 @@ class RedisLedger:
             if is_first:
                 account.is_told = True
         routers = max(self._most, self.routers())
-        head = self.router_id, round(LEASE_S * 1e3), routers, round(SETTLE_S * 1e3)
+        head = self.router_id, round(LEASE_S * 1e3), routers, round(SETTLE_S * 1e3), self._since
         try:
-            answers = await self.scripts.run(BUDGETS, keys, *head, *values)
+            since, *answers = await self.scripts.run(BUDGETS, keys, *head, *values)
         except StoreFailed:
             for account, _ in carried:
                 account.is_told = False
             raise
         for (account, one), (_, carry), answer in zip(rows, carried, answers, strict=True):
             self._learn(account, one, carry, answer)
+        self._must_come_by = since != self._since
+        if self._must_come_by:
+            self._since = since
+            self._tell_all_again()
+            self._wake.set()
+
+    def _rows(self, asked: Sequence[_Asked]) -> list[tuple[Account, _Asked | None]]:
+        """What is asked, and what there is to tell beside."""
+        rows: list[tuple[Account, _Asked | None]] = []
+        rows += [(self._account(one.ask), one) for one in asked]
+        taken = {account.tenant_id for account, _ in rows}
+        is_due = self._is_lease_due()
+        rows += [
+            (account, None)
+            for account in self._accounts.values()
+            if account.tenant_id not in taken and (account.has_news or (is_due and account.is_busy))
+        ]
+        return rows
 
     def _learn(
         self, account: Account, one: _Asked | None, carry: tuple[int, int, int], answer: list[int]
@@ -212,7 +224,7 @@ class RedisLedger:
     def _tell_all_again(self) -> None:
         self._must_come_by = True
         for account in self._accounts.values():
-            account.is_told &= not account.in_flight
+            account.is_told &= not (account.in_flight or account.own_requests)
 
     def _count_routers(self) -> None:
         """Those of late: after a loss Redis knows of them one by one."""

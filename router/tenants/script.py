@@ -2,13 +2,14 @@
 
 from typing import Final
 
-HEAD: Final = 4
+HEAD: Final = 5
 """Before the keys' arguments: the router's id, ms that a router which died keeps its places, how
-many routers there are, ms that an empty Redis waits for them.
+many routers there are, ms that an empty Redis waits for them, since when the router knows this
+Redis (0: not yet).
 
-The first key is the fleet's: since when this Redis is known, and which routers have come by since.
-Until all have, or that time is over, it has lost what they have in flight, or may have; then nobody
-gets a place among a bounded number of requests at once (answer 4: ask again).
+The first key is the fleet's: since when this Redis knows anything, and which routers have told it
+all since then. Until all have, or that time is over, it has lost what they have let in, or may
+have; then it lets in nobody who has bounds (answer 4: ask again).
 """
 ARGUMENTS: Final = 14
 """Per key: is_ask, tokens, three bounds, own requests in flight, a floor, a carry, own totals.
@@ -17,8 +18,8 @@ Floor (window, requests, tokens): totals that this router was told last: they co
 has lost its own. Carry (window, requests, tokens): what it used since, unasked.
 Own totals (requests, tokens): what this router let in, in the floor's window. Once all routers have
 come by, their sum is the truth, whatever Redis has lost.
-Answers per key: refusal (0: none, 1: requests, 2: tokens, 3: concurrent, 4: not known yet),
-requests, tokens, in flight, window, ms until the next.
+Answers: since when it knows anything; then per key: refusal (0: none, 1: requests, 2: tokens,
+3: concurrent, 4: not known yet), requests, tokens, in flight, window, ms until the next.
 """
 
 BUDGETS: Final = """
@@ -34,18 +35,21 @@ for i = 1, #flat, 2 do
   fleet[flat[i]] = flat[i + 1]
   if string.sub(flat[i], 1, 2) == 'r:' then came = came + 1 end
 end
-local is_settled = fleet['settled'] == '1'
+local is_settled, since = fleet['settled'] == '1', tonumber(fleet['since'] or now)
 if not is_settled then
-  local since = tonumber(fleet['since'] or now)
   routers = math.max(routers, tonumber(fleet['routers'] or '1'))
-  if not fleet['r:' .. ARGV[1]] then came = came + 1 end
+  redis.call('HSET', KEYS[1], 'since', since, 'routers', routers)
+  if tonumber(ARGV[5]) == since and not fleet['r:' .. ARGV[1]] then
+    came = came + 1
+    redis.call('HSET', KEYS[1], 'r:' .. ARGV[1], 1)
+  end
   is_settled = came >= routers or now - since >= tonumber(ARGV[4])
-  redis.call('HSET', KEYS[1], 'since', since, 'routers', routers, 'r:' .. ARGV[1], 1,
-    'settled', is_settled and 1 or 0)
+  if is_settled then redis.call('HSET', KEYS[1], 'settled', 1) end
 end
+answers[1] = since
 redis.call('PEXPIRE', KEYS[1], 86400000)
 for k = 2, #KEYS do
-  local key, base = KEYS[k], 4 + (k - 2) * 14
+  local key, base = KEYS[k], 5 + (k - 2) * 14
   local function arg(i) return tonumber(ARGV[base + i]) end
   local stored, others, sum_r, sum_t = {}, 0, 0, 0
   local all = redis.call('HGETALL', key)
@@ -91,7 +95,7 @@ for k = 2, #KEYS do
       refused = 2
     elseif arg(5) > 0 and others + own + 1 > arg(5) then
       refused = 3
-    elseif arg(5) > 0 and not is_settled then
+    elseif arg(3) + arg(4) + arg(5) > 0 and not is_settled then
       refused = 4
     else
       requests, tokens, own = requests + 1, tokens + arg(2), own + 1
@@ -108,7 +112,7 @@ for k = 2, #KEYS do
     redis.call('HDEL', key, me)
   end
   redis.call('PEXPIRE', key, math.max(120000, lease))
-  answers[k - 1] = {refused, requests, tokens, others + own, window, (window + 1) * 60000 - now}
+  answers[k] = {refused, requests, tokens, others + own, window, (window + 1) * 60000 - now}
 end
 return answers
 """

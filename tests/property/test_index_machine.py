@@ -123,6 +123,7 @@ def machine(make: type[MemoryIndex]) -> type[IndexMachine]:
     return type(f"IndexMachineOver{make.__name__}", (IndexMachine,), {"make": make})
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("make", list(MAKERS.values()), ids=list(MAKERS))
 def test_any_life_of_an_index_is_the_models(make: type[MemoryIndex]) -> None:
     limits = settings(max_examples=30, stateful_step_count=40, deadline=None)

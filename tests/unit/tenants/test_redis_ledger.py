@@ -9,7 +9,7 @@ from router.tenants import Ask, RedisLedger, Tenant
 from router.tenants.script import HEAD
 
 TENANT = Tenant(id="a", concurrent_requests=6)
-WINDOW = 10
+WINDOW, SINCE = 10, 1000
 
 
 class Scripts:
@@ -27,7 +27,7 @@ class Scripts:
         if rows:
             self.in_flight.append(values[HEAD + 5])
             self.before()
-        return [[0, 1, 1, 1, WINDOW, 30_000] for _ in rows]
+        return [SINCE, *([0, 1, 1, 1, WINDOW, 30_000] for _ in rows)]
 
 
 async def test_a_client_that_leaves_in_the_instant_of_the_answer_leaves_nothing_in_flight():
