@@ -18,8 +18,8 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockHash
-from router.index import neighbours
 from router.compiled import NEIGHBOURS, compile_all
+from router.index import neighbours
 from router.index.load import Load
 from router.index.reservations import Reservation
 from router.replicas import ReplicaId
