@@ -1,17 +1,20 @@
 """Frames of routers and the central index: whole, cut anywhere, and from strangers."""
 
 import struct
+from array import array
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.blocks.hashing import HASH_CODE
 from router.central import BadAddress, parse_address, wire
 from router.central.wire import BadFrame, Found, Hit, Kind, ReplicaState, Splitter, StateNews
 from router.events import IngestCounters, Trust
 from router.index.tiers import Load
 
-HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=40)
+HASHES = st.lists(st.integers(0, 2**64 - 1), max_size=40).map(partial(array, HASH_CODE))
 STATE = ReplicaState(
     "r1", Trust.EXACT, "", 2, 100, [16], is_learning=False, wants_prompts=False, restored=7,
     counters=IngestCounters(frames=12, gaps=1),
