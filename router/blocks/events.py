@@ -13,11 +13,11 @@ class BlockStored(Struct, frozen=True):
     """Blocks that follow one another were stored.
 
     `token_ids` are those of all the blocks from the parent's end on; as they are read from a wire,
-    `array("I")`. Sliding-window groups and placeholders of offloading tiers name fewer (or no)
-    hashes than the tokens would fill.
+    `array("I")`, and many hashes `array("Q")`. Sliding-window groups and placeholders of offloading
+    tiers name fewer (or no) hashes than the tokens would fill.
     """
 
-    block_hashes: tuple[EngineHash, ...]
+    block_hashes: Sequence[EngineHash]
     parent_block_hash: EngineHash | None
     token_ids: Sequence[int]
     block_size: int

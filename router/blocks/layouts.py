@@ -24,7 +24,7 @@ from router.blocks.events import (
     Event,
     EventBatch,
 )
-from router.blocks.hashing import TYPE_CODE
+from router.blocks.hashing import HASH_CODE, TYPE_CODE
 from router.compiled import is_compiled
 
 _MANY: Final = 48
@@ -32,6 +32,8 @@ _MANY: Final = 48
 _ARRAY_16: Final = 0xDC
 _ARRAY_32: Final = 0xDD
 _ONE_ID: Final = array(TYPE_CODE, [0])
+_ONE_HASH: Final = array(HASH_CODE, [0])
+_HASH: Final = np.dtype(np.uint64)
 _ID: Final = np.dtype(np.uint32)
 _BYTE: Final = np.dtype(np.uint8)
 _FIRST_EVENT_AT: Final = 10
@@ -39,7 +41,7 @@ _FIRST_EVENT_AT: Final = 10
 
 
 class _Stored(Struct, tag_field="type", tag="BlockStored", gc=False):
-    block_hashes: tuple[EngineHash, ...]
+    block_hashes: Raw
     parent_block_hash: EngineHash | None
     token_ids: Raw
     block_size: int
@@ -90,6 +92,7 @@ class _Arrays(Struct, array_like=True, gc=False):
 
 _maps: Final = msgspec.msgpack.Decoder(_Maps)
 _arrays: Final = msgspec.msgpack.Decoder(_Arrays)
+_hashes: Final = msgspec.msgpack.Decoder(tuple[EngineHash, ...])
 
 
 def read_batch(payload: bytes) -> EventBatch | None:
@@ -99,9 +102,9 @@ def read_batch(payload: bytes) -> EventBatch | None:
             batch: _Arrays | _Maps = _arrays.decode(payload)
         else:
             batch = _maps.decode(payload)
+        return EventBatch(batch.ts, tuple([_event(each) for each in batch.events]), batch.rank)
     except (ValueError, RecursionError):
         return None
-    return EventBatch(batch.ts, tuple([_event(each) for each in batch.events]), batch.rank)
 
 
 def as_ids(values: Any) -> Any:
@@ -114,14 +117,22 @@ def as_ids(values: Any) -> Any:
         return values
 
 
+def read_hashes(raw: Raw | bytes) -> Sequence[EngineHash]:
+    """An engine's hashes, from a packed list. ValueError: there is something else."""
+    view = memoryview(raw)
+    count, at = _head(view)
+    if _MANY <= count < len(view) and is_compiled(numbers.unpack_words):
+        words = _ONE_HASH * count
+        cells = np.frombuffer(words, _HASH)
+        if numbers.unpack_words(np.frombuffer(view, _BYTE), at, cells) == len(view):
+            return words
+    return _hashes.decode(view)
+
+
 def read_ids(raw: Raw | bytes) -> Sequence[int]:
     """The ids of a packed list. Something else, if it holds something else."""
     view = memoryview(raw)
-    kind, count, at = view[0], 0, 0
-    if kind == _ARRAY_16:
-        count, at = int.from_bytes(view[1:3], "big"), 3
-    elif kind == _ARRAY_32:
-        count, at = int.from_bytes(view[1:5], "big"), 5
+    count, at = _head(view)
     if _MANY <= count < len(view) and is_compiled(numbers.unpack):
         ids = _ONE_ID * count
         cells = np.frombuffer(ids, _ID)
@@ -129,6 +140,14 @@ def read_ids(raw: Raw | bytes) -> Sequence[int]:
             return ids
     found: Sequence[int] = as_ids(msgpack.unpackb(view, strict_map_key=False))
     return found
+
+
+def _head(view: memoryview) -> tuple[int, int]:
+    """How many values a long list has, and where they begin; 0: it is short, or none."""
+    kind = view[0]
+    if kind == _ARRAY_16:
+        return int.from_bytes(view[1:3], "big"), 3
+    return (int.from_bytes(view[1:5], "big"), 5) if kind == _ARRAY_32 else (0, 0)
 
 
 def _has_arrays(payload: bytes) -> bool:
@@ -153,7 +172,7 @@ def _event(read: Any) -> Event:
     if kind is _ClearedArray:
         return AllBlocksCleared()
     return BlockStored(
-        read.block_hashes,
+        read_hashes(read.block_hashes),
         read.parent_block_hash,
         read_ids(read.token_ids),
         read.block_size,

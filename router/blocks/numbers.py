@@ -42,6 +42,32 @@ def rare(data: Bytes, at: int, out: Cells, number: int) -> int:
     return at + 1 + width
 
 
+@entry("int64(Array(uint8, 1, 'C', True), int64, uint64[::1])")
+def unpack_words(data: Bytes, at: int, out: NDArray[np.uint64]) -> int:
+    """As many numbers at `at` as `out` has room for. Returns where they end; -1: the data ends
+    before, or there is something else among them than numbers of 64 bits, from 0 on."""
+    end = len(data)
+    for number in range(len(out)):
+        if not 0 <= at < end:
+            return FAILED
+        first = integer(data[at])
+        at += 1
+        if first < 0x80:
+            out[number] = first
+            continue
+        if not 0xCC <= first <= 0xD3:
+            return FAILED
+        width = integer(1) << (first & 3)
+        if at + width > end or (first >= 0xD0 and data[at] >= 0x80):
+            return FAILED
+        value = np.uint64(0)
+        for place in range(at, at + width):
+            value = (value << _SHIFT) | np.uint64(data[place])
+        out[number] = value
+        at += width
+    return at
+
+
 @entry("int64(Array(uint8, 1, 'C', True), int64, uint32[::1], int64, int64)")
 def unpack(data: Bytes, at: int, out: Cells, start: int, stop: int) -> int:
     """The numbers at `at`, into `out[start:stop]`. Returns where they end; -1: the data ends

@@ -89,7 +89,7 @@ def ingest() -> Figures:
     is one operation. `decoded`: the same without the decoding."""
     stored_frames = [encode_batch(EventBatch(0.0, (event,), 0)) for event in events(1600)]
     removed_frames = [
-        encode_batch(EventBatch(0.0, (BlockRemoved(event.block_hashes, "GPU", 0),), 0))
+        encode_batch(EventBatch(0.0, (BlockRemoved(tuple(event.block_hashes), "GPU", 0),), 0))
         for event in events(1600)
     ]
     half = len(stored_frames) // 2
@@ -172,7 +172,7 @@ def index_operations() -> Figures:
             index.remove("a", event)
         assert len(index) == 0
 
-    removals = [BlockRemoved(event.block_hashes, "GPU", 0) for event in ready]
+    removals = [BlockRemoved(tuple(event.block_hashes), "GPU", 0) for event in ready]
     store_s, remove_s = timed_us(store_all) / 1e6, timed_us(remove_all) / 1e6
     store_all()
     clear_us = timed_us(lambda: index.clear("a"))

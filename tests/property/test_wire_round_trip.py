@@ -4,8 +4,10 @@ from contextlib import suppress
 from unittest.mock import patch
 
 import msgpack
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import DecodeError
 
 from router.blocks import (
     AllBlocksCleared,
@@ -19,7 +21,7 @@ from router.blocks import (
     decode_batch,
     encode_batch,
 )
-from router.blocks.layouts import read_batch, read_ids
+from router.blocks.layouts import read_batch, read_hashes, read_ids
 from router.blocks.steps import EventReader
 from router.blocks.wire import (
     decode_any_batch,
@@ -174,6 +176,24 @@ def test_token_ids_are_read_however_they_are_written(numbers, times, odd, cut):
     if cut and len(raw) > cut:
         with suppress(ValueError):
             read_ids(raw[:-cut])  # does not look behind its end
+
+
+@given(
+    numbers=st.lists(packed_ints(), min_size=48, max_size=70),
+    odd=st.none()
+    | st.integers(-(2**63), -1)
+    | st.integers(2**63, 2**64 - 1)
+    | st.binary(max_size=3),
+)
+def test_hashes_are_read_however_they_are_written(numbers, odd):
+    values = [value for _, value in numbers] + ([] if odd is None else [odd])
+    raw = b"\xdc" + len(values).to_bytes(2, "big") + b"".join(packed for packed, _ in numbers)
+    raw += b"" if odd is None else msgpack.packb(odd)
+    assert list(read_hashes(raw)) == values
+    with pytest.raises(DecodeError):
+        read_hashes(raw[:-1])
+    with pytest.raises(DecodeError):
+        read_hashes(b"\xdc" + (len(values) + 1).to_bytes(2, "big") + raw[3:] + b"\xc0")
 
 
 def in_one_go(payload: bytes) -> str:

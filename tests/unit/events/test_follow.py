@@ -286,7 +286,7 @@ async def test_other_tasks_get_a_turn_while_one_event_of_20_000_blocks_is_applie
     turns = await turns_while_applying(
         frame(0, stored(range(20_000), range(80_000))), slice_blocks=512
     )
-    assert turns >= 45  # in 39 pieces, after at least 10 steps of decoding
+    assert turns >= 42  # in 39 pieces, after some steps of decoding
 
 
 async def test_other_tasks_get_a_turn_between_many_small_frames():

@@ -89,7 +89,10 @@ def test_a_long_list_may_hold_other_things_than_token_ids(odd):
 
 
 IN_MANY_STEPS = {
-    "one event": ((stored(range(20_000), range(80_000)),), 20_000 + 80_000 * 4096 // 65_536),
+    "one event": (
+        (stored(range(2**40, 2**40 + 20_000), range(80_000)),),
+        20_000 + 80_000 * 4096 // 65_536,
+    ),
     "removals": (tuple(removed(number) for number in range(20_000)), 80_000),
     "blocks one by one": (
         tuple(stored([number], [number] * 4) for number in range(20_000)),
