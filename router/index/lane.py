@@ -45,13 +45,25 @@ class Reservation(Struct, eq=False):
     """What passes until it can be in a step, beside the replica's steps."""
     running_then: int = 0
     computed_at: float | None = None
+    left_tokens: int = -1
+    """Of `uncached_tokens`, those that no step has computed yet, by prediction."""
+
+    def __post_init__(self) -> None:
+        self.left_tokens = self.uncached_tokens
+
+    @property
+    def left_ms(self) -> float:
+        """Of `cost_ms`, what is left."""
+        return self.cost_ms * self.left_tokens / max(self.uncached_tokens, 1)
 
 
 @dataclass(slots=True)
 class Computed:
     """Prompts whose first tokens came together, and the time since nobody was before them.
 
-    `hit_tokens`: the longest of their hits, for a step looks them up beside each other.
+    `uncached_tokens`: theirs, less what steps before had computed of them, and what the same steps
+    computed of prompts behind. `hit_tokens`: the longest of their hits, for a step looks them up
+    beside each other.
     """
 
     began: float
@@ -110,19 +122,48 @@ class Lane:
         """It waited, and decodes from now on. Returns the batch before, if this one ended it."""
         is_alone = self.step_began <= reservation.booked_at + reservation.host_ms / 1e3
         since = reservation.booked_at if is_alone else self.step_began
+        computed_tokens = self._compute(reservation, since, now)
         self._decodes(reservation, now)
         reservation.computed_at = now
         batch, hit_tokens = self.batch, reservation.prompt_tokens - reservation.uncached_tokens
-        if batch is not None and now - batch.ended <= SAME_STEP * (batch.ended - batch.began):
-            batch.uncached_tokens += reservation.uncached_tokens
+        if batch is not None and _is_same_step(batch, now):
+            batch.uncached_tokens += computed_tokens
             batch.hit_tokens = max(batch.hit_tokens, hit_tokens)
             batch.is_lesson &= reservation.is_lesson
             return None
         self.batch = Computed(
-            since, now, reservation.uncached_tokens, hit_tokens, reservation.running_then,
+            since, now, computed_tokens, hit_tokens, reservation.running_then,
             reservation.is_lesson, is_alone,
         )  # fmt: skip
         return batch
+
+    def _compute(self, reservation: Reservation, since: float, now: float) -> int:
+        """It is computed: how many tokens were, in the steps since then. O(those in one step).
+
+        An engine fills a prompt's last step with what waits behind, as far as that goes, and so a
+        prompt's time is also theirs; and it finds theirs begun when their own turn comes.
+        """
+        computed = reservation.left_tokens
+        self._work_off(reservation, computed)
+        if self.batch is not None and _is_same_step(self.batch, now):
+            return computed  # what was behind is counted with the first of the step
+        steps = max(1, -(-computed // STEP_TOKENS))
+        room = steps * STEP_TOKENS - computed
+        last_step_began = now - (now - since) / steps
+        for other in self.pending.values():
+            if room <= 0 or other.booked_at + other.host_ms / 1e3 >= last_step_began:
+                break
+            filled = min(other.left_tokens, room)
+            self._work_off(other, filled)
+            computed += filled
+            room -= filled
+        return computed
+
+    def _work_off(self, reservation: Reservation, tokens: int) -> None:
+        before_ms = reservation.left_ms
+        reservation.left_tokens -= tokens
+        self._tokens -= tokens
+        self._cost_ms -= before_ms - reservation.left_ms
 
     def leave(self, reservation: Reservation, now: float) -> None:
         """It is over, whether it waited or decoded."""
@@ -148,8 +189,8 @@ class Lane:
 
     def _in_step_ms(self, head: Reservation) -> float:
         """What the prompts in the step that runs take."""
-        most_ms = head.cost_ms * max(1.0, STEP_TOKENS / max(head.uncached_tokens, 1))
-        return min(max(self._step_cost_ms, head.cost_ms), most_ms)
+        most_ms = head.left_ms * max(1.0, STEP_TOKENS / max(head.left_tokens, 1))
+        return min(max(self._step_cost_ms, head.left_ms), most_ms)
 
     def resident(self, answer_tokens: float) -> int:
         """Tokens of the cache that requests in flight hold; answers are half done in the mean."""
@@ -165,8 +206,7 @@ class Lane:
         del self.pending[id(reservation)]
         self._silent -= reservation.silent
         if self.pending:
-            self._tokens -= reservation.uncached_tokens
-            self._cost_ms -= reservation.cost_ms
+            self._work_off(reservation, reservation.left_tokens)
             if was_head:
                 head = next(iter(self.pending.values()))
                 self.step_began = max(now, head.booked_at + head.host_ms / 1e3)
@@ -182,3 +222,7 @@ class Lane:
                 self._decodes(reservation, now)
         waiting = [r.cost_ms for r in self.pending.values() if r.silent]
         self._soonest_ms = min(waiting, default=math.inf)
+
+
+def _is_same_step(batch: Computed, now: float) -> bool:
+    return now - batch.ended <= SAME_STEP * (batch.ended - batch.began)

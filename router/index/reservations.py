@@ -169,6 +169,11 @@ class Reservations:
         self._left.discard(replica_id)
         self.siblings.forget(replica_id)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Does a prompt of ours wait for its first token anywhere? O(replicas)."""
+        return any(lane.pending for lane in self._lanes.values())
+
     def in_flight(self, replica_id: ReplicaId) -> int:
         lane = self._lanes.get(replica_id)
         return len(lane.pending) + len(lane.running) if lane is not None else 0

@@ -33,14 +33,16 @@ class _Pace:
     factor: float = 1.0
     _logs: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_SAMPLES))
     _fleet: Ttft | None = None
+    _middle: float = 1.0
     _own: Ttft = PRIOR
 
-    def of(self, fleet: Ttft) -> Ttft:
-        """The fleet's estimate at this pace."""
-        if self.factor == 1.0:
+    def of(self, fleet: Ttft, middle: float) -> Ttft:
+        """The fleet's estimate at this pace, where `middle` is its usual one."""
+        if self.factor == middle:
             return fleet
-        if fleet is not self._fleet:
-            self._fleet, self._own = fleet, fleet.scaled(self.factor)
+        if fleet is not self._fleet or middle != self._middle:
+            self._fleet, self._middle = fleet, middle
+            self._own = fleet.scaled(self.factor / middle)
         return self._own
 
     def observe(self, taken_ms: float, predicted_ms: float) -> None:
@@ -56,32 +58,56 @@ class _Pace:
 
 
 @dataclass(slots=True)
+class _Fleet:
+    """Replicas that are alike. `middle`: the median of their factors.
+
+    A replica is compared with that, not with the regression: else all of a fleet could seem twice
+    as fast as a regression that is told, of each sample, what it would have been at half the speed.
+    """
+
+    model: TtftModel = field(default_factory=TtftModel)
+    paces: dict[ReplicaId, _Pace] = field(default_factory=dict)
+    middle: float = 1.0
+
+    def observe(self, replica_id: ReplicaId, sample: Sample) -> None:
+        pace = self.paces.get(replica_id)
+        if pace is None:
+            pace = self.paces[replica_id] = _Pace()
+        if self.model.samples >= FIRST_SAMPLES:
+            pace.observe(sample.service_ms, max(predicted_ms(self.model.ttft, sample), 1.0))
+            self.middle = median([one.factor for one in self.paces.values()])
+        apart = pace.factor / self.middle
+        self.model.observe(replace(sample, service_ms=sample.service_ms / apart))
+
+
+@dataclass(slots=True)
 class Speeds:
     """What replicas have shown of their speed: one model per fleet, one factor per replica.
 
     Replicas of one model are mostly alike, and each alone shows too little, under too little
     variety of load, to tell its parameters apart. So all of a fleet's replies teach one
-    regression, and each replica only how much slower or faster than it is (a factor, drawn to 1).
-    `fleet`: any name that says which replicas are alike (the base model's).
+    regression, and each replica only how much slower or faster than the others it is (a factor,
+    drawn to 1). `fleet`: any name that says which replicas are alike (the base model's).
     """
 
-    _fleets: dict[str, TtftModel] = field(default_factory=dict)
-    _paces: dict[ReplicaId, _Pace] = field(default_factory=dict)
+    _fleets: dict[str, _Fleet] = field(default_factory=dict)
 
     def of(self, replica_id: ReplicaId, fleet: str) -> Ttft:
         """The replica's estimate; one that has shown nothing is like its fleet."""
-        model, pace = self._fleets.get(fleet), self._paces.get(replica_id)
-        ttft = model.ttft if model is not None else PRIOR
-        return pace.of(ttft) if pace is not None else ttft
+        alike = self._fleets.get(fleet)
+        if alike is None:
+            return PRIOR
+        pace = alike.paces.get(replica_id)
+        return alike.model.ttft if pace is None else pace.of(alike.model.ttft, alike.middle)
 
     def observe(self, replica_id: ReplicaId, fleet: str, sample: Sample) -> None:
-        """A prompt was computed there."""
-        model = self._fleets.setdefault(fleet, TtftModel())
-        pace = self._paces.setdefault(replica_id, _Pace())
-        if model.samples >= FIRST_SAMPLES:
-            pace.observe(sample.service_ms, max(predicted_ms(model.ttft, sample), 1.0))
-        model.observe(replace(sample, service_ms=sample.service_ms / pace.factor))
+        """A prompt was computed there. O(the fleet's replicas)."""
+        alike = self._fleets.get(fleet)
+        if alike is None:
+            alike = self._fleets[fleet] = _Fleet()
+        alike.observe(replica_id, sample)
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left; what it taught its fleet stays."""
-        self._paces.pop(replica_id, None)
+        for alike in self._fleets.values():
+            alike.paces.pop(replica_id, None)

@@ -124,6 +124,37 @@ def test_prompts_whose_first_tokens_come_together_were_one_step(book, clock):
     assert batch.ended - batch.began == pytest.approx(0.5)
 
 
+def test_a_step_is_filled_with_prompts_behind_whose_tokens_its_time_is_of(book, clock):
+    first = claim(book, clock, tokens=9000, cost_ms=900.0)
+    second = claim(book, clock, tokens=9000, cost_ms=900.0)
+    clock.advance(0.1)
+    late = claim(book, clock, tokens=9000, cost_ms=900.0)
+    clock.advance(1.6)
+    book.computed(first)  # two steps of 8192: its own 9000, and 7384 of the second
+    load = book.load("r1")
+    assert load.queued_tokens == 9000 - 7384 + 9000
+    assert load.wait_ms == pytest.approx(1800.0 - 738.4)
+    clock.advance(0.8)
+    batch = book.computed(second)
+    assert (batch.uncached_tokens, batch.ended - batch.began) == (2 * 8192, pytest.approx(1.7))
+    clock.advance(0.3)
+    batch = book.computed(late)  # which waited when that step began, so that it was filled up
+    assert batch.uncached_tokens == 8192
+    load = book.load("r1")
+    assert (load.queued_tokens, load.wait_ms, load.running) == (0, 0.0, 3)
+
+
+def test_a_prompt_that_came_while_the_last_step_ran_is_not_in_it(book, clock):
+    first = claim(book, clock, tokens=1000, cost_ms=100.0)
+    clock.advance(0.05)
+    second = claim(book, clock, tokens=500, cost_ms=50.0)
+    clock.advance(0.05)
+    book.computed(first)
+    assert book.load("r1").queued_tokens == 500
+    clock.advance(0.05)
+    assert book.computed(second).uncached_tokens == 1000
+
+
 def test_prompts_that_share_a_beginning_hold_it_once(book, clock):
     shared = list(range(80))
     for number in range(3):

@@ -90,6 +90,25 @@ def test_noise_does_not_tell_equal_replicas_apart():
     assert one == pytest.approx(other, rel=0.15)
 
 
+def test_a_fleet_that_gets_faster_is_not_taken_for_replicas_that_are_all_fast():
+    speeds, slow, fast = Speeds(), Ttft(200.0, 0.2, 0.0), Ttft(50.0, 0.2, 0.0)
+    for truth, rounds in ((slow, 3), (fast, 10)):
+        for sample in MIXED * rounds:
+            for name in ("r1", "r2", "r3"):
+                teach(speeds, name, truth, [sample])
+    for name in ("r1", "new"):
+        assert speeds.of(name, "m").base_ms == pytest.approx(50.0, rel=0.2)
+
+
+def test_no_parameter_makes_up_for_one_that_would_be_below_zero():
+    model, rng = TtftModel(), Random(1)
+    for _ in range(200):  # the more decode, the sooner: by what else changed in the meantime
+        running = rng.randrange(50)
+        model.observe(Sample(40, 0, running, 200.0 - running))
+    assert model.ttft.ms_per_running == 0.0
+    assert model.ttft.predict_ms(40, 0.0, 25) == pytest.approx(175.0, rel=0.06)
+
+
 def test_a_replica_that_left_is_like_its_fleet_again():
     speeds = Speeds()
     teach(speeds, "r1", Ttft(30.0, 0.2, 0.0))
