@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,13 +22,18 @@ log = logging.getLogger(__name__)
 
 
 MOVES_AT_ONCE: Final = 500
+WORK_SHARE: Final = 0.05
+"""Of its time a router spends no more on exchanges, however soon they should follow each other:
+what others report of many replicas takes long to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimes:
-    """`ttl_s`: a router that was not heard of for so long has no load any more."""
+    """`interval_s`: between two exchanges; `busy_interval_s`: while a prompt waits anywhere.
+    `ttl_s`: a router that was not heard of for so long has no load any more."""
 
     interval_s: float = 0.15
+    busy_interval_s: float = 0.02
     ttl_s: float = 2.0
 
 
@@ -60,6 +66,9 @@ class Peers:
     _reported_at: float | None = None
     _since: str = "0"
     _is_mute: bool = False
+    _trade_at: float = -math.inf
+    _work_s: float = 0.0
+    """What the last exchange took this process, without waiting."""
     _heard: dict[str, _Heard] = field(default_factory=dict)
     _told: Told = field(init=False)
 
@@ -95,28 +104,50 @@ class Peers:
         while True:
             started = self.clock()
             await self.tick()
-            await asyncio.sleep(max(0.01, self.times.interval_s - (self.clock() - started)))
+            await asyncio.sleep(max(0.01, self.pause_s() - (self.clock() - started)))
+
+    def pause_s(self) -> float:
+        """From the beginning of one exchange to the next.
+
+        Load that is told late makes routers choose alike: who was idle gets all their prompts. So
+        while prompts wait, which is when choices depend on load, it is told sooner.
+        """
+        times = self.times
+        waits = self.reservations.is_waiting or any(
+            row.waiting for heard in self._heard.values() for row in heard.report.loads
+        )
+        soon_s = max(times.busy_interval_s, self._work_s / WORK_SHARE)
+        return min(soon_s, times.interval_s) if waits else times.interval_s
 
     async def tick(self) -> None:
         """One exchange, good or bad, and what follows from it."""
         self._number += 1
+        began = self.clock()
         report = encode_report(self._number, self.reservations.own_loads(), self.group)
+        self._work_s = self.clock() - began
         try:
             got = await self.store.exchange(self.router_id, report, self.times.ttl_s)
         except StoreFailed as exc:
             self.failures[exc.state] += 1
             self._enter(exc.state, str(exc))
         else:
+            began = self.clock()
             self._note_wipe(was_known=got.was_known)
             self._hear(got.others)
+            self._work_s += self.clock() - began
             self._enter(StoreState.OK, f"{self.routers} routers")
             await self._trade()
+        began = self.clock()
         self._apply()
+        self._work_s += self.clock() - began
 
     async def _trade(self) -> None:
         """Tell of sessions that were moved, and hear of others'. A store that can't do that, by its
         version or by what it lets us do, is good enough for load."""
-        moves = self.moved.untold(MOVES_AT_ONCE)
+        now, moves = self.clock(), self.moved.untold(MOVES_AT_ONCE)
+        if not moves and now < self._trade_at:
+            return
+        self._trade_at = now + self.times.interval_s - self.times.busy_interval_s
         note = encode_moves(self.router_id, moves) if moves else None
         try:
             got = await self.store.trade(note, self._since, self.moved.ttl_s)

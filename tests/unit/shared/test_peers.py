@@ -119,17 +119,19 @@ async def test_a_session_that_one_router_moved_has_a_new_home_for_all(make, cloc
     one, two, three = make("one"), make("two"), make("three")
     await two.tick()
     one.moved.note("s", "r2", clock())
+    clock.advance(0.2)
     for peers in (one, two, three):
         await peers.tick()
     assert [peers.moved.home("s", clock()) for peers in (one, two, three)] == ["r2"] * 3
     assert not one.moved.untold(10)
     two.moved.note("s", "r3", clock())
+    clock.advance(0.2)
     await two.tick()
     await one.tick()
     assert one.moved.home("s", clock()) == "r3"
 
 
-async def test_a_store_that_knows_no_moves_is_good_enough_for_load(make, store, monkeypatch):
+async def test_a_store_that_knows_no_moves_is_good_enough_for_load(make, clock, monkeypatch):
     async def refuse(note, since, ttl_s):
         raise StoreFailed(StoreState.DENIED, "as told")
 
@@ -143,9 +145,36 @@ async def test_a_store_that_knows_no_moves_is_good_enough_for_load(make, store, 
     assert two.reservations.load("r1").queued_tokens == 1000
     assert one.failures["denied"] == 1
     monkeypatch.undo()
+    clock.advance(0.2)
     await one.tick()
     await two.tick()
     assert two.moved.home("s", 0.0) == "r2"
+
+
+async def test_load_is_told_sooner_while_a_prompt_waits_anywhere(make, clock):
+    one, two = make("one"), make("two")
+    assert one.pause_s() == one.times.interval_s
+    claim = book(one)
+    assert one.pause_s() == one.times.busy_interval_s
+    await one.tick()
+    await two.tick()
+    assert two.pause_s() == two.times.busy_interval_s
+    one.reservations.computed(claim)
+    await one.tick()
+    await two.tick()
+    assert one.pause_s() == two.pause_s() == two.times.interval_s
+
+
+async def test_exchanges_that_take_long_to_read_do_not_follow_each_other_sooner(clock):
+    class Late(Reservations):
+        def own_loads(self):
+            clock.advance(0.004)
+            return super().own_loads()
+
+    one = Peers("one", MemoryStore(clock), Late(clock), clock)
+    book(one)
+    await one.tick()
+    assert one.pause_s() == pytest.approx(0.08)
 
 
 def test_moves_of_later_versions_and_of_nobody():
