@@ -166,7 +166,7 @@ fuzz: $(READY) ## an hour's worth of mutated HTTP against the listener
 bench-simulated: $(READY) ## the simulator against embedded engines on real sockets, one trace (2 minutes)
 	$(BIN)/python -m tests.bench.simulated
 
-bench-policies: $(READY) ## every policy over the simulated workload suite (build/bench-policies.json)
-	$(BIN)/python -m loadgen.cli simulate --jobs 2 --trace tests/data/traces/mooncake_conversation_300.jsonl --json build/bench-policies.json
+bench-policies: $(READY) ## every policy over the simulated workload suite (build/bench-policies.json; RESUME=1 goes on, CASES="A F" only those)
+	$(BIN)/python -m loadgen.cli simulate --jobs 2 --trace tests/data/traces/mooncake_conversation_300.jsonl --json build/bench-policies.json $(if $(RESUME),--resume) $(foreach case,$(CASES),--case $(case))
 
 -include deploy/vllm-cpu/targets.mk

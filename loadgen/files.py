@@ -28,9 +28,14 @@ class FileError(Exception):
 
 
 def write_json(path: Path, document: object) -> None:
-    """Indented, with parents made; `document` is anything msgspec can encode."""
+    """Indented, with parents made; `document` is anything msgspec can encode.
+
+    Whoever is ended while it writes leaves what was there before.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    part.replace(path)
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Final
 
@@ -71,6 +71,8 @@ class Benchmark(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
     verdicts: Sequence[Verdict]
     goals: Sequence[Goal] = ()
+    options: str = ""
+    """What the rows were made with, beside cases and policies."""
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -91,18 +93,28 @@ def run_case(
     workers: Workers | None = None,
 ) -> list[Row]:
     """The same seeds, so the same requests, for every policy."""
+    return list(rows_of(case, policies, seeds, oracle_samples, progress, workers))
+
+
+def rows_of(
+    case: Case,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    oracle_samples: int,
+    progress: Callable[[str], None],
+    workers: Workers | None = None,
+) -> Iterator[Row]:
+    """The same, each row as soon as it is whole."""
     trials = [
         Trial(case.name, policy, seed, oracle_samples if policy == DEFAULT else 0)
         for policy, seed in product(policies, seeds)
     ]
     measured = (workers or Here({case.name: case})).measure(trials)
-    rows = []
     for policy in policies:
         progress(f"{case.name} {policy}")
         results = list(islice(measured, len(seeds)))
         stages = {label: [r.stages[label] for r in results] for label in results[0].stages}
-        rows.append(_row(case.name, policy, [result.total for result in results], stages))
-    return rows
+        yield _row(case.name, policy, [result.total for result in results], stages)
 
 
 def _row(

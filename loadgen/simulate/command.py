@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +16,7 @@ from loadgen.files import write_json
 from loadgen.measure import Surroundings
 from loadgen.options import UsageError
 from loadgen.simulate import anchors, published, whatif
-from loadgen.simulate.benchmark import Benchmark, Estimate, Row, goals, run_case, verdicts
+from loadgen.simulate.benchmark import Benchmark, Estimate, Row, goals, rows_of, verdicts
 from loadgen.simulate.goals import Goal
 from loadgen.simulate.suite import Case
 from loadgen.simulate.trials import Catalogue, Here, Processes
@@ -46,7 +48,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--anchors", type=Path, metavar="DIR", help="compare with toy policies on public traces")
     add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
     add("--ttft-p95-ms", type=float, default=500.0, help="the SLO of --what-if")
-    add("--json", type=Path, metavar="FILE")
+    add("--json", type=Path, metavar="FILE", help="written after each row")
+    add("--resume", action="store_true", help="go on from what FILE has of the same options")
     parser.set_defaults(run=run)
 
 
@@ -58,7 +61,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
             console.print(f"{case.name}: {case.about}", highlight=False)
         return 0
     if args.calibrate:
-        console.print(await asyncio.to_thread(published.deviations))
+        await asyncio.to_thread(_calibrated, args.seeds, console, around.console)
         return 0
     if args.anchors is not None:
         return await asyncio.to_thread(_anchored, args.anchors, console)
@@ -66,24 +69,65 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
     if args.what_if:
         await asyncio.to_thread(_what_if, chosen, policies, args.ttft_p95_ms, console)
         return 0
-    rows: list[Row] = []
+    rows = _earlier(args)
+    if rows:
+        around.console.print(f"{args.json} has {len(rows)} rows already")
     for case in chosen:
-        rows += await asyncio.to_thread(
-            run_case,
-            case,
-            policies,
-            range(args.seeds),
-            args.oracle_samples,
-            around.console.print,
-            Processes(_catalogue(args), args.jobs) if args.jobs > 1 else Here({case.name: case}),
-        )
-        console.print(_table(case, [row for row in rows if row.case == case.name]))
-        if args.json:
-            write_json(args.json, Benchmark(rows, verdicts(rows), goals(rows)))
+        known_rows = {row.policy for row in rows if row.case == case.name}
+        missing = [policy for policy in policies if policy not in known_rows]
+        await asyncio.to_thread(_run_case, args, case, missing, rows, around.console)
+        wanted = [row for row in rows if row.case == case.name and row.policy in policies]
+        console.print(_table(case, wanted))
     _print_verdicts(rows, console)
     found = goals(rows)
     _print_goals(found, console)
     return 0 if all(goal.is_met for goal in found) else 1
+
+
+def _run_case(
+    args: argparse.Namespace,
+    case: Case,
+    policies: Sequence[str],
+    rows: list[Row],
+    console: Console,
+) -> None:
+    """Each row is in the file as soon as it is whole."""
+    workers = Processes(_catalogue(args), args.jobs) if args.jobs > 1 else Here({case.name: case})
+    seeds, began = range(args.seeds), time.monotonic()
+    for row in rows_of(case, policies, seeds, args.oracle_samples, console.print, workers):
+        rows.append(row)
+        console.print(
+            f"  P95 {row.ttft_p95_ms.mean:,.0f} ms, hits {100 * row.hit_rate.mean:.1f} %,"
+            f" {time.monotonic() - began:.0f} s since the case began",
+            highlight=False,
+        )
+        if args.json:
+            done = Benchmark(rows, verdicts(rows), goals(rows), _options(args))
+            write_json(args.json, done)
+
+
+def _options(args: argparse.Namespace) -> str:
+    """Rows made with the same may stand in one table."""
+    trace = args.trace.name if args.trace is not None else None
+    changes = sorted(_catalogue(args).changes.items())
+    return f"seeds {args.seeds}, oracle samples {args.oracle_samples}, trace {trace}, {changes}"
+
+
+def _earlier(args: argparse.Namespace) -> list[Row]:
+    """What a run that was cut short has left. UsageError if it had other options."""
+    if not args.resume:
+        return []
+    if args.json is None:
+        raise UsageError("--resume needs the --json FILE to go on from")
+    if not args.json.exists():
+        return []
+    try:
+        found = msgspec.json.decode(args.json.read_bytes(), type=Benchmark)
+    except msgspec.DecodeError as exc:
+        raise UsageError(f"{args.json} is no benchmark of policies: {exc}") from exc
+    if found.options != _options(args):
+        raise UsageError(f"{args.json} was made with {found.options}; not with {_options(args)}")
+    return list(found.rows)
 
 
 def _what_if(
@@ -92,6 +136,14 @@ def _what_if(
     for case in chosen:
         fleets = whatif.smallest_fleets(case, policies, ttft_p95_ms)
         console.print(whatif.table_of(case, fleets, ttft_p95_ms))
+
+
+def _calibrated(seeds: int, console: Console, progress: Console) -> None:
+    ladders = []
+    for ladder in published.ladders(range(1, seeds + 1), progress.print):
+        console.print(published.table_of(ladder))
+        ladders.append(ladder)
+    console.print(published.summary_of(ladders))
 
 
 def _anchored(folder: Path, console: Console) -> int:

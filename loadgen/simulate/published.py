@@ -8,7 +8,8 @@ policies as much as of the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -93,31 +94,89 @@ LADDERS: Final[Mapping[str, tuple[str, tuple[Point, ...]]]] = {
 }
 
 
-def deviations(seed: int = 1) -> Table:
-    """Each published point beside the simulated one."""
-    table = Table(title=f"llm-d 73 % capacity, published against simulated ({PROFILE})")
-    for name in ("scheduler", "rate/s", "out tok/s", "simulated", "off %"):
+class Deviation(NamedTuple):
+    """A published point, and what each seed gave at its rate."""
+
+    point: Point
+    simulated: Sequence[Figures]
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return statistics.fmean(one.output_tokens_per_s for one in self.simulated)
+
+    @property
+    def off(self) -> float:
+        """Of the output: 0.1 is 10 % more than was published."""
+        return self.output_tokens_per_s / self.point.output_tokens_per_s - 1
+
+
+class LadderSeen(NamedTuple):
+    """One scheduler's points."""
+
+    name: str
+    policy: str
+    deviations: Sequence[Deviation]
+
+
+def ladders(seeds: Sequence[int], progress: Callable[[str], None]) -> Iterator[LadderSeen]:
+    """Each published scheduler, as soon as it is through."""
+    fleet = Fleet(profile=load_profile(PROFILE), replicas=8)
+    for name, (policy, points) in LADDERS.items():
+        stages = []
+        for seed in seeds:
+            progress(f"{name}, seed {seed}")
+            traffic = replace(LADDER_73, stages=RATES).traffic(seed)
+            stages.append(Simulation(fleet, traffic, policy_maker(policy), seed).run().stages)
+        yield LadderSeen(
+            name,
+            policy,
+            [Deviation(point, [one[f"{point.rate}/s"] for one in stages]) for point in points],
+        )
+
+
+def table_of(ladder: LadderSeen) -> Table:
+    """Each published point beside the simulated ones: means over seeds, and their range."""
+    seeds = len(ladder.deviations[0].simulated)
+    title = f"llm-d 73 % capacity, {ladder.name}: published against simulated, {seeds} seeds"
+    table = Table(title=f"{title} ({PROFILE}, {ladder.policy})")
+    for name in ("rate/s", "out tok/s", "simulated", "off %", "of seeds %"):
         table.add_column(name, justify="right")
     for name in ("TTFT p90 s", "simulated", "TTFT mean s", "simulated"):
         table.add_column(name, justify="right")
-    fleet = Fleet(profile=load_profile(PROFILE), replicas=8)
-    for name, (policy, points) in LADDERS.items():
-        traffic = replace(LADDER_73, stages=RATES).traffic(seed)
-        stages = Simulation(fleet, traffic, policy_maker(policy), seed).run().stages
-        for point in points:
-            table.add_row(name, *_row(point, stages[f"{point.rate}/s"]))
+    for one in ladder.deviations:
+        table.add_row(*_row(one))
     return table
 
 
-def _row(point: Point, figures: Figures) -> list[str]:
-    off = 100 * (figures.output_tokens_per_s / point.output_tokens_per_s - 1)
+def summary_of(ladders: Sequence[LadderSeen]) -> Table:
+    """By scheduler: how far the output is off, and where it bends."""
+    table = Table(title="Output against the published one, over rates")
+    for name in ("scheduler", "median |off| %", "within 10 %", "worst %", "at rate/s"):
+        table.add_column(name, justify="right")
+    for ladder in ladders:
+        found = ladder.deviations
+        worst = max(found, key=lambda one: abs(one.off))
+        table.add_row(
+            ladder.name,
+            f"{100 * statistics.median(abs(one.off) for one in found):.1f}",
+            f"{sum(abs(one.off) <= 0.1 for one in found)} of {len(found)}",
+            f"{100 * worst.off:+.0f}",
+            str(worst.point.rate),
+        )
+    return table
+
+
+def _row(one: Deviation) -> list[str]:
+    point, simulated = one.point, one.simulated
+    offs = [seed.output_tokens_per_s / point.output_tokens_per_s - 1 for seed in simulated]
     return [
         str(point.rate),
         f"{point.output_tokens_per_s:,.0f}",
-        f"{figures.output_tokens_per_s:,.0f}",
-        f"{off:+.0f}",
+        f"{one.output_tokens_per_s:,.0f}",
+        f"{100 * one.off:+.0f}",
+        f"{100 * min(offs):+.0f} to {100 * max(offs):+.0f}",
         f"{point.ttft_p90_s:.2f}",
-        f"{figures.ttft_p90_ms / 1e3:.2f}",
+        f"{statistics.fmean(seed.ttft_p90_ms for seed in simulated) / 1e3:.2f}",
         f"{point.ttft_mean_s:.2f}",
-        f"{figures.ttft_mean_ms / 1e3:.2f}",
+        f"{statistics.fmean(seed.ttft_mean_ms for seed in simulated) / 1e3:.2f}",
     ]

@@ -31,6 +31,9 @@ WANTED = {
 }
 WITHIN = 0.02
 
+# computing alone, up to a few seconds of it: on a busy machine that is a minute
+pytestmark = pytest.mark.timeout(300)
+
 
 def workload(name: str) -> tuple[Workload, int]:
     words = expand(["run", "--url", "http://h", "--model", "m", "--scenario", name])
