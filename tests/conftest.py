@@ -12,19 +12,6 @@ settings.register_profile("warmgate", deadline=None)
 settings.load_profile("warmgate")
 
 
-MOST_S = 300
-"""Of a test that only computes, many times over: what a machine takes that others use as well."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A limit that strikes while Hypothesis draws looks to it like a strategy that is never the
-    same twice (FlakyStrategyDefinition), so theirs is for what hangs, not for what is slow."""
-    for item in items:
-        is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-        if is_property and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(MOST_S))
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """So that no test's time goes into compiling the index, the first time ever."""
     compile_all(NEIGHBOURS)
