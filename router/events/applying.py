@@ -21,6 +21,16 @@ _EVENT_COST_BLOCKS: Final = 64
 """Beside its blocks, an event's reading and storing takes as long as so many of a long one."""
 
 
+TURNS: Final = 2
+"""Between two steps others get so many turns of the loop: a request is read in one and sent on in
+the next, and with one alone it would wait for a step in each."""
+
+
+async def _let_others() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
 @dataclass(slots=True)
 class Applier:
     """Of one replica's frames."""
@@ -40,7 +50,7 @@ class Applier:
         await self.pace(FRAME_COST_BLOCKS)
         for event in in_pieces(reader):
             if event is None:
-                await asyncio.sleep(0)
+                await _let_others()
                 continue
             self.counters.events += 1
             try:
@@ -56,7 +66,7 @@ class Applier:
         self._spent += blocks
         if self._spent >= self.standing.slice_blocks:
             self._spent = 0
-            await asyncio.sleep(0)
+            await _let_others()
 
     def forget(self) -> None:
         """What is known of it may be gone."""
