@@ -11,7 +11,7 @@ import numpy as np
 
 from router.blocks import numbers
 from router.blocks.events import Event
-from router.blocks.hashing import BYTES_PER_TOKEN, TYPE_CODE
+from router.blocks.hashing import TYPE_CODE
 from router.blocks.wire import MalformedFrame, as_event, decode_batch
 from router.compiled import is_compiled
 
@@ -21,7 +21,7 @@ SMALL_BYTES: Final = 48 * 1024
 VALUES_PER_STEP: Final = 4096
 """Numbers of a list: about half a millisecond."""
 
-IDS_PER_STEP: Final = 65_536
+IDS_PER_STEP: Final = 32_768
 """Token ids of a list that compiled code reads: less than that."""
 
 _VALUES_OF_AN_EVENT: Final = 64
@@ -156,7 +156,8 @@ class _Reader:
         """As many as there are, up to `count`, before something else comes."""
         at = self._at
         count = min(count, len(self._payload) - at)
-        found = array(TYPE_CODE, bytes(BYTES_PER_TOKEN * count))
+        found = array(TYPE_CODE, [0]) * count
+        yield from self.spend(VALUES_PER_STEP)
         packed, cells = np.frombuffer(self._payload, np.uint8), np.frombuffer(found, np.uint32)
         done = 0
         while done < count:
