@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -30,6 +31,8 @@ MAX_GRID_TURNS: Final = 1024
 MAX_FLAGS: Final = 4096
 NOTHING: Final = object()
 """Stands for what is undefined."""
+
+_text = attrgetter("text")
 
 _TRUE: Final = ("true",)
 _FALSE: Final = ("false",)
@@ -130,7 +133,7 @@ class Replay:
         except UNSURE:
             return _from(items, 0, shape)
         found = self._memo.recall(settings, state, rows)
-        self.chars += sum([len(passage.text) for passage in found])
+        self.chars += sum(map(len, map(_text, found)))
         self.parts += found
         if found:
             turns.restore(found[-1].after)

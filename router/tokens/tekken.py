@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from array import array
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from router.blocks import as_tokens
 from router.tokens.encoder import LITERAL, Edges, PieceEncoder, literal, literal_pieces
@@ -65,7 +64,7 @@ class TekkenEncoder(PieceEncoder):
 
     def _learn_words(self, max_bytes: int) -> Words | None:
         """None: this release of the library has no call that encodes a word and nothing else."""
-        tekken, shift = self._tekken, np.uint32(self._tekken.num_special_tokens)
+        tekken, shift = self._tekken, self._tekken.num_special_tokens
         model = getattr(tekken, "_model", None)
         pattern = getattr(model, "_pat_str", None)
         encode_word = getattr(model, "_encode_single_piece", None)
@@ -73,8 +72,7 @@ class TekkenEncoder(PieceEncoder):
             return None
 
         def word_ids(word: str) -> bytes:
-            ids = np.array(encode_word(word.encode()), np.uint32)
-            return (ids + shift).tobytes()
+            return array("I", [token + shift for token in encode_word(word.encode())]).tobytes()
 
         def library(text: str) -> bytes:
             return as_tokens(tekken.encode(text, bos=False, eos=False)).tobytes()

@@ -21,6 +21,7 @@ from router.tokens.added_tokens import longest_of, matches
 from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cut, word_cuts
 
 EncodeText: TypeAlias = Callable[[str], bytes]
+Known: TypeAlias = Mapping[str, bytes]
 
 MAX_WORD_CHARS: Final = 256
 """Longer ones are the library's: it lets go of the GIL while it is at them."""
@@ -30,6 +31,23 @@ AT_ONCE: Final = 2048
 
 WORD_BYTES: Final = 110
 """What a dict spends on an entry beside word and ids (measured, CPython 3.11)."""
+
+SAMPLE_CHARS: Final = 512
+"""Of a longer text so much is looked at first."""
+
+NEW_SHARE: Final = 1 / 4
+NEW_SHARE_OF_PATTERNS: Final = 1 / 16
+"""A text of which more words are new is left to the library: one new word takes as long as it does
+for several."""
+
+FEW_WORDS: Final = 4
+"""So many new words are always encoded."""
+
+YOUNG_WORDS: Final = 2048
+"""Until so many are known all are learnt, however many are new."""
+
+LEARN_CHARS: Final = 256
+"""Of a text that is left to the library one new word is learnt for so many characters."""
 
 PROBES: Final = 300
 PROBE_PARTS: Final = (
@@ -52,6 +70,7 @@ class Words:
         mark_ids: Mapping[str, bytes] | None = None,
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
+        self._new_share = NEW_SHARE
         self._encode_word = encode_word
         self._cuts = cuts
         self._store = store
@@ -93,6 +112,7 @@ class Words:
         if cut is None:
             return None
         words = cls(encode_word, [cut], _Store(max_bytes))
+        words._new_share = NEW_SHARE_OF_PATTERNS
         return words if words._agrees_with(lambda texts: list(map(encode, texts)), []) else None
 
     def that_take_special_tokens_for_text(self) -> Words:
@@ -119,6 +139,10 @@ class Words:
         return None if None in found else b"".join(found)  # type: ignore[arg-type]
 
     def _encode_plain(self, text: str) -> bytes | None:
+        if len(text) > SAMPLE_CHARS:
+            sample, store = run_cuts(self._cuts, text[:SAMPLE_CHARS]), self._store
+            if self._new(sample[:-1], store.newer, store.older, len(text)) is None:
+                return None
         words = run_cuts(self._cuts, text)
         found, chars = [], 0
         for at in range(0, len(words), AT_ONCE):
@@ -131,26 +155,38 @@ class Words:
         return b"".join(found) if chars == len(text) else None
 
     def _ids(self, words: list[str]) -> bytes | None:
-        store = self._store
+        newer, older = self._store.newer, self._store.older  # another thread may move them on
         try:
-            return b"".join(map(store.newer.__getitem__, words))
+            return b"".join(map(newer.__getitem__, words))
         except KeyError:
             pass
-        newer, older = store.newer, store.older
-        fresh: dict[str, bytes] = {}
-        found = []
-        for word in words:
-            ids = newer.get(word)
-            if ids is None:
-                ids = fresh.get(word)
-            if ids is None:
-                if len(word) > MAX_WORD_CHARS:
-                    return None
-                ids = older.get(word)
-                fresh[word] = ids = self._encode_word(word) if ids is None else ids
-            found.append(ids)
-        store.remember(fresh)
-        return b"".join(found)
+        new = self._new(words, newer, older, sum(map(len, words)))
+        if new is None:
+            return None
+        fresh = {word: older[word] for word in set(words) if word not in newer and word in older}
+        if not self._learn(new, fresh):
+            return None
+        return b"".join([newer[word] if word in newer else fresh[word] for word in words])
+
+    def _new(
+        self, words: Sequence[str], newer: Known, older: Known, chars: int
+    ) -> list[str] | None:
+        """Those that are not known; None if they are too many, of a text of so many characters."""
+        new = [word for word in set(words) if word not in newer and word not in older]
+        is_young = len(newer) + len(older) < YOUNG_WORDS
+        if is_young or len(new) <= max(FEW_WORDS, self._new_share * len(words)):
+            return new
+        self._learn(new[: 1 + chars // LEARN_CHARS], {})
+        return None
+
+    def _learn(self, new: Sequence[str], fresh: dict[str, bytes]) -> bool:
+        """Add them to `fresh`, and remember that. False if one is left to the library."""
+        if any(len(word) > MAX_WORD_CHARS for word in new):
+            return False
+        for word in new:
+            fresh[word] = self._encode_word(word)
+        self._store.remember(fresh)
+        return True
 
     def _is_marked(self, text: str) -> bool:
         """Whether an added token stands in it."""

@@ -12,6 +12,7 @@ Without a directory: the embedded engine's own small tokenizer. Families that ar
 
 import asyncio
 import json
+import math
 import random
 import sys
 import time
@@ -41,6 +42,7 @@ SIZES = (1_000, 8_000, 32_000, 100_000)
 REPLICAS = ("r1", "r2", "r3", "r4")
 TURNS = 50
 RUNS = 5
+GROWN_RUNS = 3
 COLUMNS = ("tokens", "messages", "cold", "library", "warm", "next turn")
 RESULT = Path("build/bench-tokens.json")
 BLOCK = 16
@@ -159,16 +161,21 @@ async def measure(bench: Bench, size: int) -> dict[str, float]:
 
 
 async def grow(bench: Bench, size: int) -> dict[str, Any]:
-    messages = conversation(random.Random(size), 0)
-    costs, tokens, words = [], 0, max(1, size // TURNS // 2)
+    """A few conversations, each in texts of its own; the least that a turn took in any of them."""
+    costs: list[tuple[float, float]] = [(math.inf, math.inf)] * TURNS
+    tokens, words = 0, max(1, size // TURNS // 2)
     before = bench.tokenizer.memo_bytes
-    for turn in range(TURNS):
-        messages = [*messages, say("user", random.Random(size + turn), words)]
-        first = await bench.plan(body(messages))
-        costs.append((first, await bench.plan(body(messages))))
-        tokens = await bench.hold(body(messages))
-        messages.append(say("assistant", random.Random(-size - turn), words))
-    kept = bench.tokenizer.memo_bytes - before
+    for run in range(GROWN_RUNS):
+        messages = conversation(random.Random(size + run), 0)
+        for turn in range(TURNS):
+            seed = size + TURNS * run + turn
+            messages = [*messages, say("user", random.Random(seed), words)]
+            first = await bench.plan(body(messages))
+            again = await bench.plan(body(messages))
+            costs[turn] = min(costs[turn][0], first), min(costs[turn][1], again)
+            tokens = await bench.hold(body(messages))
+            messages.append(say("assistant", random.Random(-seed), words))
+    kept = (bench.tokenizer.memo_bytes - before) // GROWN_RUNS
     by_turn = {
         turn: " / ".join(f"{cost:.2f}" for cost in costs[turn - 1]) for turn in (1, 10, 25, TURNS)
     }

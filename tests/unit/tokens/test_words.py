@@ -83,6 +83,7 @@ def by_words(words: Words, text: str) -> list[int] | None:
 
 TOKENIZERS = {name: trained(cutter) for name, cutter in FAMILIES.items()}
 WORDS = {name: words_of(one) for name, one in TOKENIZERS.items()}
+LOWER = string.ascii_lowercase
 BITS = [*TEXT.split(" "), " ", "  ", "\n", "\x1c", "'LL", "\r\n", *TOKENS, *"<>|/'_09aZ\t\x0b\x7f"]
 texts = st.lists(st.sampled_from(BITS) | st.text(string.printable, max_size=3)).map("".join)
 
@@ -190,6 +191,24 @@ def test_words_that_do_not_fit_at_all_are_still_encoded():
     words = words_of(TOKENIZERS["qwen"], 10)
     assert by_words(words, TEXT) == by_library(TOKENIZERS["qwen"], TEXT)
     assert words.size_bytes <= 10
+
+
+def test_texts_of_new_words_are_left_to_the_library_which_teaches_some():
+    words = words_of(TOKENIZERS["qwen"], 10_000_000)
+    strange = [f"{first}{second}{third}q" for first in LOWER for second in LOWER for third in "xyz"]
+    for start in range(0, 1_500, 500):  # a young memo learns all
+        text = " ".join(strange[start : start + 500])
+        assert by_words(words, text) == by_library(TOKENIZERS["qwen"], text)
+    new = " ".join(word[::-1] + "v" for word in strange[:300])
+    kept = words.size_bytes
+    assert by_words(words, new) is None
+    assert kept < words.size_bytes < kept + len(new) * 200 // 64
+    mixed = " ".join([*strange[:1_500], *new.split()[-60:]])
+    assert by_words(words, mixed) == by_library(TOKENIZERS["qwen"], mixed)
+    while by_words(words, new) is None:
+        assert words.size_bytes > kept
+        kept = words.size_bytes
+    assert by_words(words, new) == by_library(TOKENIZERS["qwen"], new)
 
 
 def test_threads_that_fill_the_memo_together_all_get_the_librarys_ids():
