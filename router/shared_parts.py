@@ -9,7 +9,7 @@ from typing import Final
 
 from router.config import ConfigError
 from router.events.keeper import Keeper
-from router.events.snapshot import BYTES_A_BLOCK, FORMAT, encode_snapshot
+from router.events.snapshot import BYTES_A_BLOCK, FORMAT, encode_in_turns
 from router.index.siblings import NoNotes, SiblingNotes
 from router.replicas import Pool
 from router.settings import SharedSettings
@@ -104,7 +104,7 @@ def keep_index(settings: SharedSettings, keeper: Keeper, supervisor: Supervisor)
 
     async def take() -> bytes:
         most = settings.snapshot_max_bytes // BYTES_A_BLOCK
-        return encode_snapshot(await keeper.snapshot(most))
+        return await encode_in_turns(await keeper.snapshot(most))
 
     async def work() -> None:
         async with _snapshots(settings, url) as snapshots:

@@ -183,6 +183,7 @@ class Keeper:
             if (snapshot := await self._copy(replica_id, watched)) is not None:
                 found.append(snapshot)
                 left -= snapshot.held.blocks
+                await asyncio.sleep(0)  # a replica's blocks take some milliseconds
         return found
 
     async def _copy(self, replica_id: str, watched: Watched) -> ReplicaSnapshot | None:

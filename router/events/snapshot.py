@@ -6,8 +6,10 @@ asks for it, and begins anew if it is not the very same.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable
+import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +20,9 @@ from router.index.protocol import PrefixIndex
 from router.replicas.replica import ReplicaId
 
 FORMAT: Final = 1
+_MAP_OF_TWO: Final = b"\x82"
+_ARRAY: Final = struct.Struct(">BI")
+_ARRAY_32: Final = 0xDD
 BYTES_A_BLOCK: Final = 18
 """Of a snapshot: engine hash, block hash, depth."""
 
@@ -65,8 +70,16 @@ class UnreadableSnapshot(Exception):
     """These bytes are no snapshot of this format."""
 
 
-def encode_snapshot(replicas: Iterable[ReplicaSnapshot]) -> bytes:
-    return msgspec.msgpack.encode(Snapshot(list(replicas)))
+async def encode_in_turns(replicas: Collection[ReplicaSnapshot]) -> bytes:
+    """A `Snapshot`, with turns for others between replicas: of megabytes each takes a while."""
+    pack = msgspec.msgpack.encode
+    parts = [_MAP_OF_TWO, pack("replicas"), _ARRAY.pack(_ARRAY_32, len(replicas))]
+    for one in replicas:
+        parts.append(pack(one))
+        await asyncio.sleep(0)
+    parts += [pack("format"), pack(FORMAT)]
+    # in a thread, for it lets go of the interpreter's lock, and copies once
+    return await asyncio.to_thread(b"".join, parts)
 
 
 def decode_snapshot(raw: bytes) -> dict[ReplicaId, ReplicaSnapshot]:

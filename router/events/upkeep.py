@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from router.events.keeper import Keeper
-from router.events.snapshot import encode_snapshot, write_snapshot
+from router.events.snapshot import encode_in_turns, write_snapshot
 
 _TIDY_EVERY_S: Final = 0.01
 _LOOK_EVERY_S: Final = 0.5
@@ -65,7 +65,7 @@ class Upkeep:
         """Write a snapshot. A file that can't be written costs a log line."""
         if self.snapshot_file is None:
             return
-        raw = encode_snapshot(await self.keeper.snapshot())
+        raw = await encode_in_turns(await self.keeper.snapshot())
         try:
             await asyncio.to_thread(write_snapshot, Path(self.snapshot_file), raw)
         except OSError as exc:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from router.events.snapshot import encode_snapshot
+from router.events.snapshot import encode_in_turns
 from router.gateway.describe import describe_replicas
 from router.gateway.replies import json_response
 from router.metrics import Metrics as Numbers
@@ -83,7 +83,7 @@ class Snapshot:
         loop = self._runtime.crashed.get_loop()
         taking = asyncio.run_coroutine_threadsafe(self._runtime.keeper.snapshot(), loop)
         replicas = await asyncio.wrap_future(taking)
-        body = encode_snapshot(replicas)
+        body = await encode_in_turns(replicas)
         return web.Response(body=body, content_type="application/msgpack")
 
 

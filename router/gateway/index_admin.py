@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from router.events.snapshot import encode_snapshot
+from router.events.snapshot import encode_in_turns
 from router.gateway.admin import Metrics, healthz, read, see
 from router.gateway.app import Gateway, Handler
 from router.gateway.cors import Cors
@@ -56,7 +56,7 @@ class _Answers:
         """See `admin.Snapshot`: the loop that follows must take it."""
         taking = asyncio.run_coroutine_threadsafe(self._runtime.keeper.snapshot(), self.loop)
         replicas = await asyncio.wrap_future(taking)
-        body = encode_snapshot(replicas)
+        body = await encode_in_turns(replicas)
         return web.Response(body=body, content_type="application/msgpack")
 
     def _describe(self) -> list[dict[str, Any]]:
