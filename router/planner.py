@@ -139,6 +139,9 @@ class _Told(Struct):
     known: Known | None
     failure: str = ""
     prefixes: dict[tuple[int, str | None], Prefix] = {}
+    members: Sequence[Member] = ()
+    contenders: list[Contender] = []
+    """As they were when it was asked who holds the prompt."""
 
 
 @dataclass(slots=True)
@@ -236,7 +239,8 @@ class Planner:
     async def _ask(self, generation: Generation, told: _Told, chooser: Chooser) -> None:
         """No index is at hand: what must be waited for is added to what is told."""
         if told.tokens and not chooser.policy.uses_history:
-            self._contenders(generation, self._members(generation.model), told)
+            told.members = self._members(generation.model)
+            told.contenders = self._contenders(generation, told.members, told)
             prefixes = [prefix.hashes for prefix in told.prefixes.values() if prefix.hashes]
             told.known, told.failure = await self.source.ask(prefixes)
 
@@ -272,6 +276,8 @@ class Planner:
         self, generation: Generation, members: Sequence[Member], told: _Told
     ) -> list[Contender]:
         """The prompt in each replica's blocks; hashed once for each block size and adapter."""
+        if told.contenders and members == told.members:
+            return told.contenders
         tokens, made, model = told.tokens, told.prefixes, generation.model
         sizes_of = self.source.block_sizes
         contenders = []
