@@ -33,7 +33,7 @@ WORD_BYTES: Final = 110
 """What a dict spends on an entry beside word and ids (measured, CPython 3.11)."""
 
 SAMPLE_CHARS: Final = 512
-"""Of a longer text so much is looked at first."""
+"""So much of a longer text is looked at first, after one that was left to the library."""
 
 NEW_SHARE: Final = 1 / 4
 NEW_SHARE_OF_PATTERNS: Final = 1 / 16
@@ -71,6 +71,7 @@ class Words:
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
         self._new_share = NEW_SHARE
+        self._is_wary = False
         self._encode_word = encode_word
         self._cuts = cuts
         self._store = store
@@ -139,7 +140,7 @@ class Words:
         return None if None in found else b"".join(found)  # type: ignore[arg-type]
 
     def _encode_plain(self, text: str) -> bytes | None:
-        if len(text) > SAMPLE_CHARS:
+        if self._is_wary and len(text) > SAMPLE_CHARS:
             sample, store = run_cuts(self._cuts, text[:SAMPLE_CHARS]), self._store
             if self._new(sample[:-1], store.newer, store.older, len(text)) is None:
                 return None
@@ -174,7 +175,8 @@ class Words:
         """Those that are not known; None if they are too many, of a text of so many characters."""
         new = [word for word in set(words) if word not in newer and word not in older]
         is_young = len(newer) + len(older) < YOUNG_WORDS
-        if is_young or len(new) <= max(FEW_WORDS, self._new_share * len(words)):
+        self._is_wary = not is_young and len(new) > max(FEW_WORDS, self._new_share * len(words))
+        if not self._is_wary:
             return new
         self._learn(new[: 1 + chars // LEARN_CHARS], {})
         return None
