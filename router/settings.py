@@ -185,7 +185,7 @@ class SharedSettings(Settings, frozen=True):
     interval_s: Annotated[Seconds, _doc("Between two exchanges of load.", ge=0.02)] = 0.15
     busy_interval_s: Annotated[
         Seconds, _doc("The same while prompts wait; at most a twentieth of a core.", ge=0.01)
-    ] = 0.02
+    ] = 0.01
     ttl_s: Annotated[
         Seconds, _doc("A router not heard of for so long has no load any more.", gt=0)
     ] = 2.0

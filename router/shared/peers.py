@@ -33,7 +33,7 @@ class PeerTimes:
     `ttl_s`: a router that was not heard of for so long has no load any more."""
 
     interval_s: float = 0.15
-    busy_interval_s: float = 0.02
+    busy_interval_s: float = 0.01
     ttl_s: float = 2.0
 
 
