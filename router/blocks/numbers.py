@@ -52,6 +52,14 @@ def unpack_words(data: Bytes, at: int, out: NDArray[np.uint64]) -> int:
             return FAILED
         first = integer(data[at])
         at += 1
+        if first == 0xCF and at + 8 <= end:  # nearly all are of 8 bytes
+            high = (integer(data[at]) << 24) | (integer(data[at + 1]) << 16)
+            high |= (integer(data[at + 2]) << 8) | integer(data[at + 3])
+            low = (integer(data[at + 4]) << 24) | (integer(data[at + 5]) << 16)
+            low |= (integer(data[at + 6]) << 8) | integer(data[at + 7])
+            out[number] = (np.uint64(high) << np.uint64(32)) | np.uint64(low)
+            at += 8
+            continue
         if first < 0x80:
             out[number] = first
             continue
