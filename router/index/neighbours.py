@@ -57,19 +57,20 @@ def add_up(cells: Numbers, names: Words, asked: Words, own: int, now: float, fou
 
 ROW, BLOCKS, LAST, MARKS_AT = range(4)
 """The columns of an entry: where a prefix went, how many blocks it has, its last hash, and every
-eighth. What is sought is laid out likewise, with its first hash in place of the row."""
+eighth."""
 
 
 @called
 def common(sought: Words, entry: Words) -> int:
     """Leading blocks in common, to within `STRIDE` where the prefixes part. The first is."""
-    if entry[BLOCKS] == sought[BLOCKS] and entry[LAST] == sought[LAST]:
-        return integer(entry[BLOCKS])
-    low, high = integer(0), min(len(sought), len(entry)) - MARKS_AT
-    high = min(high, integer(entry[BLOCKS]) // STRIDE)
+    blocks = integer(entry[BLOCKS])
+    if 0 < blocks <= len(sought) and sought[blocks - 1] == entry[LAST]:
+        return blocks
+    low, high = integer(0), min(len(sought) // STRIDE, len(entry) - MARKS_AT)
+    high = min(high, blocks // STRIDE)
     while low < high:
         middle = (low + high + 1) // 2
-        if sought[MARKS_AT + middle - 1] == entry[MARKS_AT + middle - 1]:
+        if sought[middle * STRIDE - 1] == entry[MARKS_AT + middle - 1]:
             low = middle
         else:
             high = middle - 1
@@ -82,12 +83,12 @@ def expected(
 ) -> int:
     """Leading blocks of a prefix that entries but our own have in flight.
 
-    `roots`: the first hash of each entry. `found`: gets a replica's row and its blocks, for each
-    replica. Returns how many those are.
+    `roots`: the first hash of each entry. `sought`: the prefix' hashes. `found`: gets a replica's
+    row and its blocks, for each replica. Returns how many those are.
     """
     count = 0
     for number in range(len(roots)):
-        if roots[number] != sought[ROW] or first_own <= number < after_own:
+        if roots[number] != sought[0] or first_own <= number < after_own:
             continue
         row, blocks = integer(entries[number, ROW]), common(sought, entries[number])
         at = 0

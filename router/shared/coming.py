@@ -78,9 +78,8 @@ class ComingBoard:
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[int, int]:
         """Leading blocks of `prefix` that the others have in flight, by row."""
-        marks = prefix[STRIDE - 1 : STRIDE * MARKS : STRIDE]
-        sought = array("Q", (prefix[0], len(prefix), prefix[-1], *marks))
-        words, own, found = np.frombuffer(sought, np.uint64), self._own, self._found
+        hashes = prefix if isinstance(prefix, array) else array("Q", prefix)
+        words, own, found = np.frombuffer(hashes, np.uint64), self._own, self._found
         count = neighbours.expected(self._roots, self._entries, words, own.start, own.stop, found)
         return dict(found[:count].tolist()) if count else {}
 

@@ -92,3 +92,10 @@ def test_entries_are_used_again_and_what_is_beyond_them_is_not_told(two):
         for claim in claims:
             one.release(claim)
     assert not any(other.expected(claim.prefix) for claim in claims)
+
+
+@pytest.mark.parametrize("blocks", [1, 5, STRIDE + 3])
+def test_a_whole_beginning_of_the_prompt_counts_to_its_last_block(two, blocks):
+    one, other = two
+    one.take(sent(PROMPT[:blocks]))
+    assert other.expected(PROMPT) == {"r1": blocks}
