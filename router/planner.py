@@ -95,6 +95,11 @@ class Plan(Struct):
         self._release()
         self._claim = self._chooser.claim(self.choice, replica_id, silent=not self.stream)
 
+    def sent(self) -> None:
+        """It is on its way to the replica that it was moved to."""
+        if self._claim is not None:
+            self._claim.sent()
+
     def first_token(self) -> float | None:
         """Its first token came: the prompt is computed. Returns the TTFT in ms, if it is one.
 

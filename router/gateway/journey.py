@@ -37,7 +37,7 @@ class Journey:
     A `with` block: however it ends, no breaker waits for it any more.
     """
 
-    __slots__ = ("_extra", "_is_trial", "_member", "_plan", "_record", "_runtime")
+    __slots__ = ("_extra", "_is_trial", "_member", "_ours", "_plan", "_record", "_runtime")
 
     def __init__(
         self, runtime: Runtime, record: RequestRecord, plan: Plan, extra: Mapping[str, str]
@@ -47,6 +47,7 @@ class Journey:
         self._plan = plan
         self._extra = extra
         self._member: Member | None = None
+        self._ours: Ours | None = None
         self._is_trial = False
         record.queued_ms = plan.queued_ms
         record.plan_ms = (runtime.clock() - record.started) * 1e3 - plan.queued_ms
@@ -71,13 +72,22 @@ class Journey:
         self._plan.move(replica.id)
         self._member = member = self._runtime.pool.get(replica.id)
         self._is_trial = member is not None and member.breaker.begin()
-        record, candidate = self._record, self._plan.candidates[replica.id]
-        prefix = self._plan.prefix(replica.id)
+        self._ours = None
+        self._record.replica = replica.id
+        self._record.tries += 1
+
+    def sent(self, replica: Replica) -> None:
+        """The engine is at work: time for what the record and the reply's head will say."""
+        self._record.sent_ms = (self._runtime.clock() - self._record.started) * 1e3
         if self._plan.generation.fields.reports_reused():
             self._runtime.index.expect_reused(replica.id)
-        record.replica = replica.id
-        record.tries += 1
-        record.sent_ms = (self._runtime.clock() - record.started) * 1e3
+        self._predict(replica)
+        self._ours = self._head_of(replica)
+        self._plan.sent()
+
+    def _predict(self, replica: Replica) -> None:
+        record, candidate = self._record, self._plan.candidates[replica.id]
+        prefix = self._plan.prefix(replica.id)
         record.prompt_blocks = prefix.blocks
         record.matched_blocks = (
             candidate.matched_tokens // prefix.block_size if prefix.blocks else 0
@@ -92,6 +102,7 @@ class Journey:
     def failed(self, replica: Replica, error: RouterError) -> None:
         """It did not answer. If it can't be reached, nobody else should have to find out."""
         self._runtime.metrics.count_failure(replica.id, error.code)
+        self._predict(replica)
         if isinstance(error, NoReplicaAvailable):
             self._runtime.pool.mark_full(replica.id, error.retry_after_s or FULL_FOR_S)
             self._drop()
@@ -103,13 +114,16 @@ class Journey:
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """Its first byte is on the way to the client."""
         if status == 200 and self._plan.is_kept and (name := find_response_id(start)):
-            # now, not at the end: the client may go on, or leave, as soon as it has read enough
+            # now, not at the end: what the client has read it may go on from
             self._runtime.owners.note(name, replica.id)
         if status < 400 and self._plan.first_token() is not None:
             self._record.ttft_ms = (self._runtime.clock() - self._record.started) * 1e3
 
     def headers(self, replica: Replica) -> Ours:
         """What the reply's head says beside what the replica said."""
+        return self._ours or self._head_of(replica)
+
+    def _head_of(self, replica: Replica) -> Ours:
         record = self._record
         names, lines = _NAMES, f"{replies.REQUEST_ID_HEADER}: {record.request_id}\r\n"
         if self._runtime.decision_headers:

@@ -102,6 +102,9 @@ class _Errand:
     def trying(self, replica: Replica) -> None:
         record = self._record
         record.replica, record.tries = replica.id, record.tries + 1
+
+    def sent(self, replica: Replica) -> None:
+        record = self._record
         record.sent_ms = (self._runtime.clock() - record.started) * 1e3
 
     def failed(self, replica: Replica, error: RouterError) -> None:

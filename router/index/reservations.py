@@ -72,6 +72,11 @@ class Reservations:
                 reservation.running_then += load.running
                 reservation.is_lesson &= not load.waiting
 
+    def settle(self, replica_id: ReplicaId) -> None:
+        """What was booked there and could wait is done now, rather than at the next choice."""
+        if (lane := self._lanes.get(replica_id)) is not None:
+            lane.residency.settle()
+
     def computed(self, reservation: Reservation) -> Computed | None:
         """Its first token came: it no longer queues, it decodes. Idempotent.
 

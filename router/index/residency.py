@@ -16,23 +16,42 @@ class Residency:
 
     A block hash names all before it, so a marked block stands for the `STRIDE` blocks up to it;
     what is behind a prompt's last marked block counts as its own.
+
+    What is added is only noted, and counted when somebody wants the sum or `settle` is called:
+    that can be while the engine is at work already.
     """
 
-    tokens: int = 0
+    _tokens: int = 0
     _marks: dict[BlockHash, int] = field(default_factory=dict)
+    _noted: list[tuple[Sequence[BlockHash], int, int]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Those of all requests that were added and not dropped."""
+        self.settle()
+        return self._tokens
 
     def add(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> None:
-        """A request is sent. O(blocks / STRIDE)."""
+        """A request is sent."""
+        self._noted.append((prefix, block_size, prompt_tokens))
+
+    def settle(self) -> None:
+        """Count what was added. O(blocks / STRIDE)."""
+        while self._noted:
+            self._count(*self._noted.pop())
+
+    def _count(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> None:
         marks, known = prefix[STRIDE - 1 :: STRIDE], self._marks
         fresh = 0
         for mark in marks:
             count = known.get(mark, 0)
             fresh += not count
             known[mark] = count + 1
-        self.tokens += prompt_tokens - (len(marks) - fresh) * STRIDE * block_size
+        self._tokens += prompt_tokens - (len(marks) - fresh) * STRIDE * block_size
 
     def drop(self, prefix: Sequence[BlockHash], block_size: int, prompt_tokens: int) -> None:
         """It is over: the exact reverse of `add`."""
+        self.settle()
         marks, known = prefix[STRIDE - 1 :: STRIDE], self._marks
         kept = 0
         for mark in marks:
@@ -42,7 +61,7 @@ class Residency:
                 kept += 1
             else:
                 del known[mark]
-        self.tokens -= prompt_tokens - kept * STRIDE * block_size
+        self._tokens -= prompt_tokens - kept * STRIDE * block_size
 
 
 def common_blocks(one: Sequence[BlockHash], other: Sequence[BlockHash]) -> int:

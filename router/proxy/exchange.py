@@ -107,6 +107,7 @@ class Exchange:
         limits = self._errand.limits
         look_s = min(limits.first_byte_timeout_s, limits.idle_timeout_s)
         upstream.begin(self, head, body, look_s)
+        self._errand.listener.sent(self.replica)
         try:
             while not self.is_over:
                 self._turn = loop.create_future()

@@ -81,6 +81,11 @@ class Listener(Protocol):
     def trying(self, replica: Replica) -> None:
         """Before each attempt."""
 
+    def sent(self, replica: Replica) -> None:
+        """The request is on its way there. What is done here takes none of the client's time: the
+        engine is at work meanwhile. Not called if there is no connection; twice if the first had
+        been closed from the other end."""
+
     def failed(self, replica: Replica, error: RouterError) -> None:
         """The attempt is over. `NoReplicaAvailable` means that the replica is full, not broken."""
 
@@ -88,7 +93,7 @@ class Listener(Protocol):
         """What the client is told about the replica that answers."""
 
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
-        """The first byte of the body (of a stream: the first token) is about to be sent.
+        """The first byte of the body (of a stream: the first token) was just sent.
 
         `start`: as much of the body as has come.
         """

@@ -26,7 +26,7 @@ class Opener(Protocol):
         """Commit to this replica's reply. `length`: of the whole body, if known."""
 
     def first_byte(self, start: bytes) -> None:
-        """The body begins with `start`."""
+        """The body has begun, with `start`: the client's socket has it."""
 
 
 class Splice(Protocol):
@@ -81,7 +81,7 @@ class PlainSplice:
         self._length = head.length
         self._held_bytes = held_bytes
         self._held: bytes | None = b""
-        self._early: Usage | None = None
+        self._early = b""
         self._is_failure = head.status >= 500
         self._tail_bytes = tail_bytes
         self._tail: Tail | None = None
@@ -115,7 +115,7 @@ class PlainSplice:
 
     def usage(self) -> Usage | None:
         late = None if self._tail is None else self._tail.usage()
-        return late or self._early
+        return late or find_usage(self._early)
 
     def holds_error(self) -> bool:
         return False
@@ -131,13 +131,12 @@ class PlainSplice:
     def _release(self, held: bytes) -> None:
         if self._body.is_whole and is_aborted(held):
             raise BadReply("aborted the request before the first token")
-        self._held = None
-        self._early = find_usage(held)
+        self._held, self._early = None, held
+        self._opener.open(len(held) if self._body.is_whole else self._length)
+        self._client.send(held)
         if self._is_failure:
             self._keep(held)
-        self._opener.open(len(held) if self._body.is_whole else self._length)
         self._opener.first_byte(held)
-        self._client.send(held)
 
 
 class EventSplice:
@@ -161,6 +160,7 @@ class EventSplice:
         self._searched = 0
         self._is_torn = False
         self._has_token = False
+        self._start = b""
         # between chunks and between events: the next chunks may pass as they are
         self._is_aligned = False
         self._ending = b"\n\n\r\n"
@@ -189,6 +189,8 @@ class EventSplice:
             self._pass_events()
         if self._body.is_whole:
             self._finish()
+        elif self._start:
+            self._tell_start()
         chunks = self._chunks
         self._is_aligned = (
             self._has_token
@@ -248,7 +250,7 @@ class EventSplice:
         self._searched = 0
         if not self._client.is_open:
             self._opener.open(None)
-        self._opener.first_byte(bytes(self._pending))
+        self._start = bytes(self._pending)
 
     def _pass_events(self) -> None:
         pending = self._pending
@@ -277,3 +279,10 @@ class EventSplice:
         self._send_pending(len(self._pending))
         self.is_whole = True
         self._client.end()
+        self._tell_start()
+
+    def _tell_start(self) -> None:
+        """Once what it is about has been sent, for the client should not wait for it."""
+        if self._start:
+            self._opener.first_byte(self._start)
+            self._start = b""

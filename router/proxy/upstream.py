@@ -4,9 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, cast
 
-# above this, head and body are written apart rather than copied together
-_JOINED_BYTES = 16 * 1024
-
 
 class Reader(Protocol):
     """Belongs to the connection: whoever reads the reply that is under way."""
@@ -66,11 +63,8 @@ class Upstream(asyncio.Protocol):
         if self._timer is None:
             self._look_later(look_s)
         self.is_clean = False
-        if len(body) <= _JOINED_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        # in one call of the system, and without a copy
+        self._transport.writelines((head, body))
 
     def refused(self) -> None:
         """Tell whoever waits for a reply that the engine's port is closed."""

@@ -109,6 +109,10 @@ class Claim(Struct, eq=False):
     def replica_id(self) -> ReplicaId:
         return self.reservation.replica_id
 
+    def sent(self) -> None:
+        """The request is on its way: time for what the choice left for later."""
+        self._chooser.reservations.settle(self.reservation.replica_id)
+
     def first_token(self) -> float:
         """The prompt is computed: it decodes from now on. Returns the TTFT in ms.
 

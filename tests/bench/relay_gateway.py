@@ -18,6 +18,9 @@ class NullListener:
     def trying(self, replica: Replica) -> None:
         """Not noted."""
 
+    def sent(self, replica: Replica) -> None:
+        """Not noted."""
+
     def failed(self, replica: Replica, error: RouterError) -> None:
         """Not noted."""
 

@@ -175,6 +175,9 @@ class Notes:
     def trying(self, replica: Replica) -> None:
         self.calls.append(("trying", replica.id))
 
+    def sent(self, replica: Replica) -> None:
+        """What went out is looked at where it comes in."""
+
     def failed(self, replica: Replica, error: RouterError) -> None:
         self.calls.append(("failed", replica.id))
         self.errors.append(error)
@@ -206,10 +209,11 @@ async def splice(
     limits: Limits = QUICK,
     *,
     then_lost: bool = False,
+    notes: Notes | None = None,
 ) -> Spliced:
     """Feed an engine's bytes to an exchange in the given pieces; `then_lost`: it closes after."""
     request = request or FakeRequest()
-    notes = Notes()
+    notes = notes or Notes()
     errand = Errand(
         client=Client(request.as_request(), limits.high_water_bytes),
         method=request.method,

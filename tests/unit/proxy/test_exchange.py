@@ -16,6 +16,7 @@ from tests.support.proxy import (
     ROLE,
     STREAM_HEAD,
     FakeRequest,
+    Notes,
     capture,
     chunk,
     event,
@@ -64,6 +65,27 @@ async def test_early_headers_are_kept_until_the_first_token():
     passed = await splice([STREAM_HEAD, chunk(ROLE), chunk(event("hi"))])
     assert split_reply(passed.sent)[2] == ROLE + event("hi")
     assert passed.notes.calls == [("first_byte", "r1")]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [ANSWER, stream(ROLE, event("hi"), DONE), stream(ROLE, DONE)],
+    ids=["json", "stream", "stream without a token"],
+)
+async def test_nobody_is_told_of_a_first_byte_before_the_client_has_it(reply):
+    request = FakeRequest()
+    seen = []
+
+    class Watching(Notes):
+        def first_byte(self, replica, status, start):
+            super().first_byte(replica, status, start)
+            seen.append((start, bytes(request.transport.written)))
+
+    result = await splice([reply], request, notes=Watching())
+    assert result.notes.calls == [("first_byte", "r1")]
+    [(start, written)] = seen
+    assert start
+    assert split_reply(written)[2].startswith(start)
 
 
 async def test_a_comment_reaches_the_client_before_the_first_token():
