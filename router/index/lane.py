@@ -1,79 +1,19 @@
 """One replica's requests in flight: which wait for their first token, which decode."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec import Struct
-
-from router.blocks import BlockHash
+from router.index.claims import NO_QUEUE, Computed, Price, Queue, Reservation
 from router.index.load import Load
 from router.index.residency import Residency
-from router.replicas import ReplicaId
+from router.index.steps import Steps
 
 DONE_AT_MOST: Final = 0.9
 """Of the step that runs, at most this share is believed to be done: a replica that is slower than
 predicted must not look idle."""
-STEP_TOKENS: Final = 8192
-"""What engines compute in one step at most (vLLM on large GPUs); a longer prompt takes several."""
 SAME_STEP: Final = 0.1
 """First tokens that follow within a tenth of the time that a step took are of the same step."""
-
-
-class Reservation(Struct, eq=False):
-    """One request's claim on one replica. `cost_ms`: prefill time that was predicted for it.
-
-    A reply that isn't streamed shows no first token: `silent` ones count as computed when their
-    predicted time has passed. `is_lesson`: whether its time says something about speed.
-    """
-
-    replica_id: ReplicaId
-    uncached_tokens: int
-    cost_ms: float
-    prefix: Sequence[BlockHash]
-    booked_at: float
-    silent: bool = False
-    prompt_tokens: int = 0
-    block_size: int = 0
-    is_lesson: bool = False
-    reusing_ms: float = 0.0
-    """What its hit takes: the replica is busy with it, but others need not wait for it."""
-    step_ms: float = 0.0
-    """What the step that computes it takes beyond `cost_ms`, whatever else is in that step."""
-    host_ms: float = 0.0
-    """What passes until it can be in a step, beside the replica's steps."""
-    running_then: int = 0
-    computed_at: float | None = None
-    left_tokens: int = -1
-    """Of `uncached_tokens`, those that no step has computed yet, by prediction."""
-
-    def __post_init__(self) -> None:
-        self.left_tokens = self.uncached_tokens
-
-    @property
-    def left_ms(self) -> float:
-        """Of `cost_ms`, what is left."""
-        return self.cost_ms * self.left_tokens / max(self.uncached_tokens, 1)
-
-
-@dataclass(slots=True)
-class Computed:
-    """Prompts whose first tokens came together, and the time since nobody was before them.
-
-    `uncached_tokens`: theirs, less what steps before had computed of them, and what the same steps
-    computed of prompts behind. `hit_tokens`: the longest of their hits, for a step looks them up
-    beside each other.
-    """
-
-    began: float
-    ended: float
-    uncached_tokens: int
-    hit_tokens: int
-    running: int
-    is_lesson: bool
-    is_alone: bool
-    """It found nobody before it: the time is from its booking, not from the step before."""
 
 
 @dataclass(slots=True)
@@ -89,11 +29,17 @@ class Lane:
     running: dict[int, Reservation] = field(default_factory=dict)
     step_began: float = 0.0
     residency: Residency = field(default_factory=Residency)
+    steps: Steps = field(default_factory=Steps)
     batch: Computed | None = None
     known: Load | None = None
     known_at: float = 0.0
     quiet_since: float = 0.0
+    _alone: int = 0
+    """Tokens of the prompt whose first token was the batch's first."""
+    _filled: list[tuple[Reservation, int]] = field(default_factory=list)
+    """What its last step computed of those behind, as is thought."""
     _tokens: int = 0
+    _pairs: int = 0
     _cost_ms: float = 0.0
     _step_cost_ms: float = 0.0
     """Of those that waited when the step began."""
@@ -112,6 +58,7 @@ class Lane:
             self._step_cost_ms = reservation.cost_ms
         self.pending[id(reservation)] = reservation
         self._tokens += reservation.uncached_tokens
+        self._pairs += reservation.left_pairs
         self._cost_ms += reservation.cost_ms
         if reservation.silent:
             self._silent += 1
@@ -119,51 +66,98 @@ class Lane:
         self.residency.add(reservation.prefix, reservation.block_size, reservation.prompt_tokens)
 
     def first_token(self, reservation: Reservation, now: float) -> Computed | None:
-        """It waited, and decodes from now on. Returns the batch before, if this one ended it."""
+        """It waited, and decodes from now on. Returns the batch before, if it was open still."""
+        before = self.over(now)
         is_alone = self.step_began <= reservation.booked_at + reservation.host_ms / 1e3
         since = reservation.booked_at if is_alone else self.step_began
-        computed_tokens = self._compute(reservation, since, now)
+        computed_tokens, pairs = self._compute(reservation, since, now)
         self._decodes(reservation, now)
         reservation.computed_at = now
-        batch, hit_tokens = self.batch, reservation.prompt_tokens - reservation.uncached_tokens
-        if batch is not None and _is_same_step(batch, now):
+        hit_tokens = reservation.prompt_tokens - reservation.uncached_tokens
+        if (batch := self.batch) is not None:
             batch.uncached_tokens += computed_tokens
+            batch.pairs += pairs
             batch.hit_tokens = max(batch.hit_tokens, hit_tokens)
             batch.is_lesson &= reservation.is_lesson
             return None
         self.batch = Computed(
-            since, now, computed_tokens, hit_tokens, reservation.running_then,
-            reservation.is_lesson, is_alone,
+            reservation.replica_id, since, now, computed_tokens, hit_tokens,
+            reservation.running_then, reservation.is_lesson, is_alone, pairs,
         )  # fmt: skip
+        return before
+
+    def over(self, now: float) -> Computed | None:
+        """The last batch, once no other first token can be of its step. Each one once."""
+        if (batch := self.batch) is None or _is_same_step(batch, now):
+            return None
+        self._give_back(batch)
+        self.batch = None
         return batch
 
-    def _compute(self, reservation: Reservation, since: float, now: float) -> int:
-        """It is computed: how many tokens were, in the steps since then. O(those in one step).
+    def _give_back(self, batch: Computed) -> None:
+        """Who waits still was not computed whole. O(those thought to be in the step)."""
+        head = next(iter(self.pending.values()), None)
+        if head is None or head.left_tokens > 0:
+            return
+        computed = self._alone
+        for other, tokens in self._filled:
+            if id(other) in self.pending:
+                batch.uncached_tokens -= tokens
+                batch.pairs += self._work_off(other, -tokens)
+            else:
+                computed += tokens
+        if head.left_tokens > 0:
+            tokens = self.steps.held_not(computed, head.left_tokens)
+            batch.uncached_tokens += tokens
+            batch.pairs += self._work_off(head, tokens)
+
+    def reprice(self, price: Price) -> None:
+        """More is known of how fast the replica is than when these were sent. O(waiting)."""
+        before_ms, self._cost_ms = self._cost_ms, 0.0
+        for one in self.pending.values():
+            hit_tokens = max(one.prompt_tokens - one.uncached_tokens, 0)
+            one.cost_ms = price.computing_ms(one.uncached_tokens, hit_tokens)
+            one.reusing_ms = price.reusing_ms(hit_tokens)
+            one.step_ms = price.step_ms(one.running_then) + one.reusing_ms
+            self._cost_ms += one.left_ms
+        if before_ms > 0.0:
+            self._step_cost_ms *= self._cost_ms / before_ms
+
+    def _compute(self, reservation: Reservation, since: float, now: float) -> tuple[int, int]:
+        """It is computed: how many tokens and pairs were, in the steps since then. O(those in one
+        step).
 
         An engine fills a prompt's last step with what waits behind, as far as that goes, and so a
         prompt's time is also theirs; and it finds theirs begun when their own turn comes.
         """
         computed = reservation.left_tokens
-        self._work_off(reservation, computed)
-        if self.batch is not None and _is_same_step(self.batch, now):
-            return computed  # what was behind is counted with the first of the step
-        steps = max(1, -(-computed // STEP_TOKENS))
-        room = steps * STEP_TOKENS - computed
-        last_step_began = now - (now - since) / steps
+        pairs = self._work_off(reservation, computed)
+        if (batch := self.batch) is not None:  # what was behind is counted with the first
+            if computed and reservation.booked_at <= batch.began:
+                self.steps.held_more()
+            return computed, pairs
+        self._alone, self._filled = computed, []
+        room = self.steps.room(computed)
+        last_step_began = now - (now - since) / self.steps.number(computed)
         for other in self.pending.values():
             if room <= 0 or other.booked_at + other.host_ms / 1e3 >= last_step_began:
                 break
             filled = min(other.left_tokens, room)
-            self._work_off(other, filled)
+            pairs += self._work_off(other, filled)
+            self._filled.append((other, filled))
             computed += filled
             room -= filled
-        return computed
+        return computed, pairs
 
-    def _work_off(self, reservation: Reservation, tokens: int) -> None:
-        before_ms = reservation.left_ms
+    def _work_off(self, reservation: Reservation, tokens: int) -> int:
+        """So many of its tokens are computed; returns their pairs."""
+        before_ms, pairs = reservation.left_ms, reservation.left_pairs
         reservation.left_tokens -= tokens
+        pairs -= reservation.left_pairs
         self._tokens -= tokens
+        self._pairs -= pairs
         self._cost_ms -= before_ms - reservation.left_ms
+        return pairs
 
     def leave(self, reservation: Reservation, now: float) -> None:
         """It is over, whether it waited or decoded."""
@@ -174,22 +168,24 @@ class Lane:
         else:
             del self.running[id(reservation)]
 
-    def queue(self, now: float) -> tuple[int, float, int, int]:
-        """Tokens queued, the time that they still take in ms, how many decode, how many wait."""
+    def queue(self, now: float) -> Queue:
+        """What waits for its first token, as of now."""
         if self._silent:
             self._settle_silent(now)
         if not self.pending:
-            return 0, 0.0, len(self.running), 0
+            return NO_QUEUE
         head = next(iter(self.pending.values()))
         step_ms = head.step_ms + self._in_step_ms(head)
         # what comes now passes through the host while the step goes on
-        done_ms = (now - self.step_began) * 1e3 + head.host_ms
-        left_ms = head.step_ms + self._cost_ms - min(done_ms, DONE_AT_MOST * step_ms)
-        return self._tokens, max(0.0, left_ms), len(self.running), len(self.pending)
+        passed_ms = (now - self.step_began) * 1e3
+        done_ms = min(passed_ms + head.host_ms, DONE_AT_MOST * step_ms)
+        left_ms = max(0.0, head.step_ms + self._cost_ms - done_ms)
+        late = passed_ms / step_ms if head.is_lesson and step_ms > 0.0 else 0.0
+        return Queue(self._tokens, self._pairs, left_ms, late)
 
     def _in_step_ms(self, head: Reservation) -> float:
         """What the prompts in the step that runs take."""
-        most_ms = head.left_ms * max(1.0, STEP_TOKENS / max(head.left_tokens, 1))
+        most_ms = head.left_ms * max(1.0, self.steps.size / max(head.left_tokens, 1))
         return min(max(self._step_cost_ms, head.left_ms), most_ms)
 
     def resident(self, answer_tokens: float) -> int:
@@ -212,7 +208,8 @@ class Lane:
                 self.step_began = max(now, head.booked_at + head.host_ms / 1e3)
                 self._step_cost_ms = self._cost_ms
         else:  # exactly: a sum of floats keeps what was rounded
-            self._tokens, self._cost_ms, self.quiet_since = 0, 0.0, now
+            self._tokens, self._pairs, self._cost_ms = 0, 0, 0.0
+            self.quiet_since = now
 
     def _settle_silent(self, now: float) -> None:
         if (now - self.step_began) * 1e3 < self._soonest_ms:

@@ -11,6 +11,12 @@ RECENT_WINDOW_MS = RECENT_HALF_LIFE_S / math.log(2) * 1e3
 """A replica that always computes has so much `recent_ms`."""
 
 
+def pairs_of(first: int, after: int) -> int:
+    """What attention looks at to compute the tokens of a prompt from `first` until before `after`:
+    each with each one before it."""
+    return (after - first) * (after + first) // 2
+
+
 class Load(Struct, frozen=True, gc=False):
     """What a replica has to do before and beside a new request.
 
@@ -30,6 +36,10 @@ class Load(Struct, frozen=True, gc=False):
     """What requests in flight hold of the cache: distinct prompt tokens, and answers so far."""
     quiet_ms: float = 0.0
     """For how long none of one router's prompts has waited there; of no meaning in a sum."""
+    queued_pairs: int = 0
+    """Of `queued_tokens`: see `pairs_of`."""
+    late: float = 0.0
+    """So many times as long as was predicted has the prompt at the head of this router's taken."""
 
     @property
     def busy(self) -> float:
@@ -52,6 +62,7 @@ class Load(Struct, frozen=True, gc=False):
             recent_ms=self.recent_ms * math.exp2(-age_s / RECENT_HALF_LIFE_S),
             mean_ms=self.mean_ms,
             resident_tokens=self.resident_tokens,
+            queued_pairs=self.queued_pairs if wait_ms else 0,
         )
 
     def plus(self, other: "Load") -> "Load":
@@ -64,6 +75,8 @@ class Load(Struct, frozen=True, gc=False):
             self.recent_ms + other.recent_ms,
             max(self.mean_ms, other.mean_ms),
             self.resident_tokens + other.resident_tokens,
+            queued_pairs=self.queued_pairs + other.queued_pairs,
+            late=max(self.late, other.late),
         )
 
 

@@ -17,7 +17,8 @@ Numbers: TypeAlias = NDArray[np.float64]
 Words: TypeAlias = NDArray[np.uint64]
 Rows: TypeAlias = NDArray[np.int64]
 
-QUEUED, WAIT_MS, RUNNING, WAITING, RECENT_MS, MEAN_MS, RESIDENT, TOLD_AT = range(8)
+COLUMNS = 9
+QUEUED, WAIT_MS, RUNNING, WAITING, RECENT_MS, MEAN_MS, RESIDENT, PAIRS, TOLD_AT = range(COLUMNS)
 """The columns of a cell."""
 
 
@@ -43,6 +44,7 @@ def add_up(cells: Numbers, names: Words, asked: Words, own: int, now: float, fou
             wait_ms = max(0.0, cell[WAIT_MS] - age_s * 1e3)
             if wait_ms > 0.0:
                 total[QUEUED] += cell[QUEUED]
+                total[PAIRS] += cell[PAIRS]
                 total[WAIT_MS] += wait_ms
                 total[RUNNING] += cell[RUNNING]
                 total[WAITING] += cell[WAITING]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from router.blocks import BlockHash
-from router.index.lane import Computed, Lane, Reservation
+from router.index.claims import Computed, Price, Reservation
+from router.index.lane import Lane
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
 from router.index.siblings import NoOthers, NoSiblings, OthersLoads, Siblings
@@ -43,6 +44,8 @@ class Reservations:
     """Replicas that left while they had requests of ours."""
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    _open: dict[ReplicaId, None] = field(default_factory=dict)
+    """Where a first token came of late, and another one of the same step may follow."""
 
     def take(self, reservation: Reservation) -> None:
         """Book a request. `running_then` records what it found there.
@@ -80,15 +83,36 @@ class Reservations:
     def computed(self, reservation: Reservation) -> Computed | None:
         """Its first token came: it no longer queues, it decodes. Idempotent.
 
-        Returns the batch before, if this one ended it: engines compute several prompts in one
-        step, and then their first tokens come together.
+        Returns the batch before, if nobody has asked for what is `over` since: engines compute
+        several prompts in one step, and then their first tokens come together.
         """
         lane = self._lanes.get(reservation.replica_id)
         if lane is None or id(reservation) not in lane.pending:
             return None
         batch = lane.first_token(reservation, self.clock())
+        self._open[reservation.replica_id] = None
         self._tell(reservation.replica_id)
         return batch
+
+    def over(self) -> list[Computed]:
+        """Batches that ended since they were asked for last. O(those that have not, or now)."""
+        if not self._open:
+            return []
+        now, found = self.clock(), []
+        for replica_id in list(self._open):
+            lane = self._lanes.get(replica_id)
+            if lane is not None and (batch := lane.over(now)) is not None:
+                found.append(batch)
+            if lane is None or lane.batch is None:
+                del self._open[replica_id]
+        return found
+
+    def reprice(self, replica_id: ReplicaId, price: Price) -> None:
+        """What waits there takes so long, as far as is known now."""
+        lane = self._lanes.get(replica_id)
+        if lane is not None and lane.pending:
+            lane.reprice(price)
+            self._tell(replica_id)
 
     def release(self, reservation: Reservation, answer_tokens: int | None = None) -> None:
         """It is over. Idempotent. `answer_tokens`: as many were generated, if that is known."""
@@ -137,12 +161,13 @@ class Reservations:
         recent_ms, mean_ms = recent.read_ms(now), recent.mean_ms
         if lane is None:
             return Load(recent_ms=recent_ms, mean_ms=mean_ms)
-        queued_tokens, wait_ms, running, waiting = lane.queue(now)
+        queue, running = lane.queue(now), len(lane.running)
         resident_tokens = lane.resident(self.answers.mean_tokens)
         quiet_ms = 0.0 if lane.pending else (now - lane.quiet_since) * 1e3
         load = Load(
-            queued_tokens, wait_ms, running, waiting, recent_ms, mean_ms, resident_tokens, quiet_ms
-        )
+            queue.tokens, queue.wait_ms, running, len(lane.pending), recent_ms, mean_ms,
+            resident_tokens, quiet_ms, queue.pairs, queue.late,
+        )  # fmt: skip
         if not lane.pending:  # a queue gets shorter by the millisecond
             lane.known, lane.known_at = load, now
         return load

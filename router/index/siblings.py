@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from router.blocks import BlockHash
-from router.index.lane import Reservation
+from router.index.claims import Reservation
 from router.index.load import Load
 from router.replicas import ReplicaId
 

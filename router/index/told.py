@@ -58,13 +58,14 @@ class _Words:
 
     def add_up(self, now: float) -> Load:
         """As of now: as `Load.aged` and `Load.plus`, in one go. O(routers)."""
-        queued, wait_ms, running, waiting, resident = 0, 0.0, 0, 0, 0
+        queued, wait_ms, running, waiting, resident, pairs = 0, 0.0, 0, 0, 0, 0
         recent_ms, mean_ms = 0.0, 0.0
         for word in self.by_router.values():
             load, age_s = word.load, max(0.0, now - word.at)
             left_ms = load.wait_ms - 1e3 * age_s
             if left_ms > 0.0:
                 queued += load.queued_tokens
+                pairs += load.queued_pairs
                 wait_ms += left_ms
                 waiting += load.waiting
                 running += load.running
@@ -73,7 +74,9 @@ class _Words:
             recent_ms += load.recent_ms * math.exp2(-age_s / RECENT_HALF_LIFE_S)
             mean_ms = max(mean_ms, load.mean_ms)
             resident += load.resident_tokens
-        return Load(queued, wait_ms, running, waiting, recent_ms, mean_ms, resident)
+        return Load(
+            queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, queued_pairs=pairs
+        )
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from router.blocks import BlockHash
 from router.index.answers import Known, Matcher
-from router.index.load import RECENT_WINDOW_MS
+from router.index.load import RECENT_WINDOW_MS, Load
 from router.index.moved import Moved
 from router.index.reservations import Reservation, Reservations
 from router.index.tiers import Loads
@@ -22,13 +22,13 @@ from router.routing.cost import BUSIEST
 from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
 from router.routing.hits import NO_HIT, Hit, hits
-from router.routing.lessons import Lesson, Lessons
+from router.routing.learning import Learner
 from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ramp import Ramp
 from router.routing.ring import Ring
-from router.routing.speeds import Speeds
-from router.routing.ttft import Sample
+from router.routing.speeds import LATE, Speeds
+from router.routing.ttft import Ttft
 
 RING_BLOCKS: Final = 8
 """Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond
@@ -122,15 +122,8 @@ class Claim(Struct, eq=False):
         chooser, booked = self._chooser, self.reservation
         ttft_ms = (chooser.clock() - booked.booked_at) * 1e3
         batch = chooser.reservations.computed(booked)
-        if batch is not None and batch.is_lesson:
-            where = self.choice.contenders[booked.replica_id]
-            way_ms = where.distance_ms if batch.is_alone else 0.0
-            service_ms = max((batch.ended - batch.began) * 1e3 - way_ms, 0.0)
-            sample = Sample(
-                batch.uncached_tokens, batch.hit_tokens, batch.running, service_ms, batch.is_alone
-            )
-            lesson = Lesson(booked.replica_id, where.fleet, batch.began, batch.ended, sample)
-            chooser.lessons.learn(lesson, chooser.reservations.others.quiet)
+        if batch is not None:
+            chooser.learner.learn(batch)
         return ttft_ms
 
     def release(self, answer_tokens: int | None = None) -> None:
@@ -156,10 +149,10 @@ class Chooser:
     moved: Moved = field(default_factory=Moved)
     ramp: Ramp = field(default_factory=Ramp)
     _ring: Ring = field(default_factory=Ring)
-    lessons: Lessons = field(init=False)
+    learner: Learner = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lessons = Lessons(self.speeds)
+        self.learner = Learner(self.reservations, self.speeds)
 
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left. What the index knows of it is the index's own to forget."""
@@ -168,6 +161,7 @@ class Chooser:
         self.history.forget(replica_id)
         self.cache_tokens.pop(replica_id, None)
         self.ramp.forget(replica_id)
+        self.learner.forget(replica_id)
 
     def consider(
         self, ask: Ask, contenders: Sequence[Contender], known: Known | None = None
@@ -176,6 +170,8 @@ class Chooser:
 
         `known`: what an index says, or has said if it had to be waited for.
         """
+        for batch in self.reservations.over():
+            self.learner.learn(batch)
         candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
         ring_key = _ring_key(ask, contenders, candidates)
@@ -206,12 +202,14 @@ class Chooser:
         prefix, ttft = contender.prefix, candidate.ttft
         is_lesson = prompt_tokens > 0 and candidate.full <= BUSIEST and not silent
         reusing_ms = ttft.reusing_ms(prompt_tokens - uncached)
+        computing_ms = ttft.computing_ms(uncached, prompt_tokens - uncached)
         reservation = Reservation(
-            replica_id, uncached, ttft.computing_ms(uncached), prefix.hashes, self.clock(), silent,
+            replica_id, uncached, computing_ms, prefix.hashes, self.clock(), silent,
             prompt_tokens, prefix.block_size, is_lesson, reusing_ms,
             ttft.step_ms(candidate.running) + reusing_ms, ttft.host_ms,
         )  # fmt: skip
         self.reservations.take(reservation)
+        self.learner.sent(replica_id, contender.fleet, contender.distance_ms)
         self._note_move(choice, replica_id, reservation.booked_at)
         if self.policy.uses_history:
             self.history.routed(replica_id, contender.prefix.hashes)
@@ -244,11 +242,11 @@ class Chooser:
             hit = found.get(replica_id, NO_HIT)
             ttft = speed_of(replica_id, contender.fleet)
             wait_ms, running = load.wait_ms, load.running
+            if load.late > LATE:
+                usual, ttft = ttft, speed_of(replica_id, contender.fleet, load.late)
+                wait_ms *= ttft.ms_per_token / usual.ms_per_token
             if wait_ms:
-                # Others may have learnt another speed, or none: whoever compares their queue with
-                # computing elsewhere must measure both by one speed.
-                most_ms = ttft.computing_ms(load.queued_tokens) + ttft.step_ms(running)
-                wait_ms = min(wait_ms, most_ms)
+                wait_ms = min(wait_ms, _most_wait_ms(ttft, load))
             full = memory_ms = memory_wait_ms = 0.0
             if size := size_of(replica_id):
                 resident, footprint = load.resident_tokens, alone_tokens - hit.coming_tokens
@@ -282,6 +280,13 @@ class Chooser:
         # engines always compute a prompt's last token
         most_tokens = max(0, (prompt_tokens - 1) // size) * size
         return hits(matched, expected, tiers, size, most_tokens)
+
+
+def _most_wait_ms(ttft: Ttft, load: Load) -> float:
+    """What waits there, by this router's own speed. Others may have learnt another one, or none:
+    whoever compares their queue with computing elsewhere must measure both by one speed."""
+    computing_ms = ttft.queued_ms(load.queued_tokens, load.queued_pairs)
+    return computing_ms + ttft.step_ms(load.running)
 
 
 def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:

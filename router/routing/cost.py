@@ -23,7 +23,8 @@ def uncached_tokens(query: RouteQuery, candidate: Candidate) -> int:
 def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
     """How long the prompt keeps the replica busy."""
     uncached, ttft = uncached_tokens(query, candidate), candidate.ttft
-    return ttft.computing_ms(uncached) + ttft.reusing_ms(query.prompt_tokens - uncached)
+    reused = query.prompt_tokens - uncached
+    return ttft.computing_ms(uncached, reused) + ttft.reusing_ms(reused)
 
 
 AGAIN = 0.2
@@ -118,12 +119,13 @@ def cost_parts_ms(
     ttft, hit_tokens, prompt_tokens = candidate.ttft, candidate.hit_tokens, query.prompt_tokens
     if hit_tokens >= prompt_tokens > 0:
         hit_tokens = prompt_tokens - 1  # the last one is always computed
-    own_ms = ttft.computing_ms(prompt_tokens - hit_tokens) + ttft.reusing_ms(hit_tokens)
+    own_ms = ttft.computing_ms(prompt_tokens - hit_tokens, hit_tokens)
+    own_ms += ttft.reusing_ms(hit_tokens)
     decoding_ms = candidate.running * ttft.ms_per_running
     delays = around.delays_behind if candidate.in_flight > candidate.running else around.delays
     others_ms = own_ms * delays + decoding_ms
     if around.coming_tokens > hit_tokens and delays < AGAIN:
-        again_ms = ttft.computing_ms(around.coming_tokens - hit_tokens)
+        again_ms = ttft.computing_ms(around.coming_tokens - hit_tokens, hit_tokens)
         others_ms += again_ms * (AGAIN - delays)
     if candidate.memory_ms and candidate.full:
         others_ms += candidate.memory_ms * _queue(candidate.full)

@@ -1,7 +1,11 @@
 """How long a replica takes to compute a prompt, learnt from what it has shown.
 
-service ≈ step + per_token · uncached + per_hit_token · reused + per_running · decoding
-          + host, if it found nobody before it
+service ≈ step + per_token · uncached + per_pair · pairs + per_hit_token · reused
+          + per_running · decoding + host, if it found nobody before it
+
+`pairs` are what attention looks at: each uncached token with each one before it, reused or not. So
+the last tokens of a long prompt take longer than the first ones, and a few behind a long hit more
+than as many alone.
 
 The service time of a prompt is what its first token took from when nobody was before it: from its
 booking, or from the first token of the one before. So waiting is never mistaken for slowness, and
@@ -27,17 +31,21 @@ from typing import Final
 
 from msgspec import Struct
 
+from router.index.load import pairs_of
+
 
 class Ttft(Struct, frozen=True, gc=False):
     """Milliseconds: fixed, per uncached token, per request that decodes beside it, per reused
     token (hashing, block tables, reading its keys and values). `host_ms`: the part of the fixed
-    ones that passes before a step, so that prompts behind need not wait for it."""
+    ones that passes before a step, so that prompts behind need not wait for it. `ms_per_mpair`: per
+    million pairs of tokens; see `pairs_of`."""
 
     base_ms: float = 20.0
     ms_per_token: float = 0.1
     ms_per_running: float = 0.5
     ms_per_hit_token: float = 0.002
     host_ms: float = 10.0
+    ms_per_mpair: float = 0.0
 
     def scaled(self, factor: float) -> "Ttft":
         return Ttft(
@@ -46,19 +54,25 @@ class Ttft(Struct, frozen=True, gc=False):
             factor * self.ms_per_running,
             factor * self.ms_per_hit_token,
             factor * self.host_ms,
+            factor * self.ms_per_mpair,
         )
 
     def step_ms(self, running: int) -> float:
         """What a step takes in which that many decode, beside the prompts that it computes."""
         return max(self.base_ms - self.host_ms, 0.0) + running * self.ms_per_running
 
-    def computing_ms(self, uncached_tokens: int) -> float:
+    def computing_ms(self, uncached_tokens: int, hit_tokens: int = 0) -> float:
         """How long a prompt keeps the engine from the next one.
 
         Reused tokens take their own request time, but nobody else's: an engine looks up and hashes
         the hits of one step beside each other.
         """
-        return uncached_tokens * self.ms_per_token
+        reach = hit_tokens + uncached_tokens / 2
+        return uncached_tokens * (self.ms_per_token + reach * self.ms_per_mpair / MILLION)
+
+    def queued_ms(self, tokens: int, pairs: int) -> float:
+        """The same of several prompts together."""
+        return tokens * self.ms_per_token + pairs * self.ms_per_mpair / MILLION
 
     def reusing_ms(self, hit_tokens: int) -> float:
         """What a hit takes."""
@@ -70,12 +84,13 @@ class Ttft(Struct, frozen=True, gc=False):
         self, uncached_tokens: int, wait_ms: float, running: int, hit_tokens: int = 0
     ) -> float:
         """Time to the first token of a prompt that finds `wait_ms` of others' work ahead."""
-        own_ms = self.base_ms + self.computing_ms(uncached_tokens) + self.reusing_ms(hit_tokens)
-        return own_ms + wait_ms + running * self.ms_per_running
+        own_ms = self.computing_ms(uncached_tokens, hit_tokens) + self.reusing_ms(hit_tokens)
+        return self.base_ms + own_ms + wait_ms + running * self.ms_per_running
 
 
 class Sample(Struct, frozen=True, gc=False):
-    """A prompt that was computed: what it had to be computed for, beside how many that decode."""
+    """A prompt that was computed, or several in one step: what had to be computed, beside how many
+    that decode. `pairs`: as of one prompt, if it isn't told."""
 
     uncached_tokens: int
     hit_tokens: int
@@ -83,9 +98,13 @@ class Sample(Struct, frozen=True, gc=False):
     service_ms: float
     is_alone: bool = True
     """Nobody was before it."""
+    pairs: int | None = None
 
 
-PRIOR: Final = Ttft()
+MILLION: Final = 1e6
+PRIOR: Final = Ttft(ms_per_mpair=2.0)
+"""Attention takes a quarter of the time of a prompt of 33,000 tokens: in between what models of 8B
+and 70B show."""
 DECAY: Final = 0.96
 """A sample's weight after each later one of its size: the last 25 or so of each size count."""
 SIZES: Final = 12
@@ -95,12 +114,12 @@ PRIOR_WEIGHT: Final = 4e-4
 """How fast the prior is as a whole is believed to a factor of ten, a sample to a fifth:
 (0.2 / 10)²."""
 TOKEN_WEIGHT: Final = 0.25
-"""And what a token takes beside the rest, to two fifths: (0.2 / 0.4)². An engine that is slow at
-one thing is slow at the others. Where all prompts leave equally much to compute nothing else tells
-a token's time from what is fixed, and the next long prompt would be predicted by noise."""
+"""And what a token and a pair take beside the rest, to two fifths: (0.2 / 0.4)². An engine that is
+slow at one thing is slow at the others. Where all prompts leave equally much to compute, nothing
+else tells a token's time from what is fixed, and long ones would be predicted by noise."""
 TOKENS_UNIT: Final = 1000.0
 FIRST_SAMPLES: Final = 8
-"""Before a fleet has shown so much, no replica is told apart."""
+"""Before a fleet has shown so much, nothing is a surprise."""
 SURE_SAMPLES: Final = 64
 SOLVED_EVERY: Final = 4
 """After so many samples one more says little, and solving takes most of what a sample costs."""
@@ -110,8 +129,10 @@ queue that waits for memory says little about computing. A fleet that did slow d
 all the same, when most samples say so."""
 
 
-FEATURES: Final = 5
-_PER_TOKEN: Final = 1
+FEATURES: Final = 6
+_BELIEFS: Final = (
+    PRIOR_WEIGHT, TOKEN_WEIGHT, PRIOR_WEIGHT, PRIOR_WEIGHT, PRIOR_WEIGHT, TOKEN_WEIGHT,
+)  # fmt: skip
 _UPPER: Final = [(row, column) for row in range(FEATURES) for column in range(row, FEATURES)]
 SUMS: Final = len(_UPPER) + FEATURES
 _NOTHING: Final = [0.0] * SUMS
@@ -165,17 +186,17 @@ class TtftModel:
         scale = _scale(a, b, prior)
         for row, value in enumerate(prior):
             # samples were weighed by the prior's times, so these are too, whatever the scale
-            belief = TOKEN_WEIGHT if row == _PER_TOKEN else PRIOR_WEIGHT
-            ridge = belief / max(value, 1e-6) ** 2
+            ridge = _BELIEFS[row] / max(value, 1e-6) ** 2
             a[row][row] += ridge
             b[row] += ridge * scale * value
-        step, per_unit, running, per_hit_unit, host = _solve_not_negative(a, b)
+        step, per_unit, running, per_hit_unit, host, per_mpair = _solve_not_negative(a, b)
         return Ttft(
             step + host,
             max(per_unit / TOKENS_UNIT, 0.01 * self.prior.ms_per_token),
             running,
             per_hit_unit / TOKENS_UNIT,
             host,
+            per_mpair,
         )
 
 
@@ -198,6 +219,7 @@ def _features(sample: Sample) -> tuple[float, ...]:
         float(sample.running),
         sample.hit_tokens / TOKENS_UNIT,
         float(sample.is_alone),
+        _pairs(sample) / MILLION,
     )
 
 
@@ -209,13 +231,22 @@ def _parameters(ttft: Ttft) -> tuple[float, ...]:
         ttft.ms_per_running,
         ttft.ms_per_hit_token * TOKENS_UNIT,
         ttft.host_ms,
+        ttft.ms_per_mpair,
     )
+
+
+def _pairs(sample: Sample) -> int:
+    if sample.pairs is not None:
+        return sample.pairs
+    return pairs_of(sample.hit_tokens, sample.hit_tokens + sample.uncached_tokens)
 
 
 def predicted_ms(ttft: Ttft, sample: Sample) -> float:
     """What the sample would have taken."""
-    all_ms = ttft.predict_ms(sample.uncached_tokens, 0.0, sample.running, sample.hit_tokens)
-    return all_ms if sample.is_alone else all_ms - ttft.host_ms
+    base_ms = ttft.base_ms if sample.is_alone else ttft.base_ms - ttft.host_ms
+    own_ms = ttft.queued_ms(sample.uncached_tokens, _pairs(sample))
+    own_ms += ttft.reusing_ms(sample.hit_tokens)
+    return base_ms + own_ms + sample.running * ttft.ms_per_running
 
 
 def _solve_not_negative(a: list[list[float]], b: list[float]) -> list[float]:
@@ -223,7 +254,7 @@ def _solve_not_negative(a: list[list[float]], b: list[float]) -> list[float]:
 
     Nothing takes less than no time. One that would is left out and the others are solved for anew:
     were it only cut off at zero, they would still make up for what it takes away. The lowest goes
-    first, in its own unit; that is not always the best set, but with five it nearly is.
+    first, in its own unit; that is not always the best set, but with six it nearly is.
     """
     used = list(range(len(b)))
     found = [0.0] * len(b)

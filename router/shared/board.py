@@ -31,7 +31,7 @@ ROWS: Final = 1024
 """Most replicas at once."""
 SLOTS: Final = 64
 """Most processes."""
-_CELL: Final = struct.Struct("8d")
+_CELL: Final = struct.Struct(f"{neighbours.COLUMNS}d")
 """The fields of `Load` in their order, and when: the columns that `neighbours` names."""
 _NAMES: Final = ROWS * 8
 _SIZE: Final = _NAMES + ROWS * SLOTS * _CELL.size
@@ -91,6 +91,7 @@ class LoadBoard:
             load.recent_ms,
             load.mean_ms,
             load.resident_tokens,
+            load.queued_pairs,
             self._clock(),
         )
 
@@ -249,7 +250,9 @@ class _Reader:
         keep: bool,
     ) -> list[Load | None]:
         """`named`: their rows and names. Whoever's row is another's by now has nothing to do."""
-        where = np.array(named, np.uint64).reshape(len(named), 2), np.empty((len(named), 8))
+        count = len(named)
+        found = np.empty((count, neighbours.COLUMNS))
+        where = np.array(named, np.uint64).reshape(count, 2), found
         if keep:
             if len(self._kept) >= QUERIES:
                 self._kept.clear()
@@ -263,8 +266,12 @@ class _Reader:
 
 def _loads(found: neighbours.Numbers) -> list[Load | None]:
     return [
-        Load(int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident))
+        Load(
+            int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident),
+            queued_pairs=int(pairs),
+        )
         if told
         else None
-        for queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, told in found.tolist()
-    ]
+        for queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, pairs, told
+        in found.tolist()
+    ]  # fmt: skip

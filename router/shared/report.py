@@ -21,6 +21,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     mean_ms: float = 0.0
     resident_tokens: int = 0
     quiet_ms: float = 0.0
+    queued_pairs: int = 0
 
     @property
     def load(self) -> Load:
@@ -33,6 +34,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
             mean_ms=self.mean_ms,
             resident_tokens=self.resident_tokens,
             quiet_ms=self.quiet_ms,
+            queued_pairs=self.queued_pairs,
         )
 
 
@@ -83,6 +85,7 @@ def encode_report(number: int, loads: dict[ReplicaId, Load], group: str = "") ->
             round(load.mean_ms, 1),
             load.resident_tokens,
             round(load.quiet_ms, 1),
+            load.queued_pairs,
         )
         for replica_id, load in loads.items()
     ]

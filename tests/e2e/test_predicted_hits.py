@@ -65,8 +65,8 @@ async def test_turns_follow_their_conversation_and_new_ones_spread():
         talks = await asyncio.gather(*(converse(run, seed, 3, words=500) for seed in range(9)))
         pairs = [(one[i].replica, one[i + 1].replica) for one in talks for i in range(2)]
         moved = sum(before != after for before, after in pairs)
-        # by chance two of three would move; a replica that the machine holds up is left for a turn
-        assert moved <= len(pairs) // 3
+        # by chance two of three would move
+        assert moved <= 2
         assert len({replica for pair in pairs for replica in pair}) == 3
 
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.index.load import Load
+from router.index.load import Load, pairs_of
 from router.index.reservations import Reservation, Reservations
 from router.index.residency import common_blocks
+from router.routing import Ttft
 from tests.support.builders import ManualClock
 
 
@@ -31,8 +32,9 @@ def claim(book, clock, replica_id="r1", tokens=100, cost_ms=50.0, **values):
 def test_a_claim_is_load_at_once(book, clock):
     claim(book, clock)
     assert book.load("r1") == Load(
-        queued_tokens=100, wait_ms=50.0, waiting=1, recent_ms=50.0, mean_ms=50.0
-    )
+        queued_tokens=100, wait_ms=50.0, waiting=1, recent_ms=50.0, mean_ms=50.0,
+        queued_pairs=5000,
+    )  # fmt: skip
     assert book.load("r2") == Load()
 
 
@@ -122,6 +124,94 @@ def test_prompts_whose_first_tokens_come_together_were_one_step(book, clock):
     assert batch is not None
     assert batch.uncached_tokens == 400
     assert batch.ended - batch.began == pytest.approx(0.5)
+
+
+def test_a_step_is_over_once_no_other_first_token_can_be_of_it(book, clock):
+    first, second = claim(book, clock, tokens=300), claim(book, clock, tokens=100)
+    clock.advance(0.5)
+    book.computed(first)
+    clock.advance(0.04)
+    book.computed(second)
+    assert book.over() == []
+    clock.advance(0.02)
+    (batch,) = book.over()
+    assert (batch.replica_id, batch.uncached_tokens) == ("r1", 400)
+    assert book.over() == []
+
+
+def together(book, clock, count, tokens=1500):
+    """So many prompts that wait for the end of a step that another one is in."""
+    opener = claim(book, clock, tokens=10, cost_ms=1.0)
+    clock.advance(0.01)
+    found = [claim(book, clock, tokens=tokens, cost_ms=150.0) for _ in range(count)]
+    clock.advance(0.01)
+    book.computed(opener)
+    clock.advance(0.01)
+    book.over()
+    return found
+
+
+def whole(book, clock, *claims):
+    """Their first tokens come together; the step that they were computed in."""
+    clock.advance(0.2)
+    for one in claims:
+        book.computed(one)
+    clock.advance(0.05)
+    (batch,) = book.over()
+    return batch
+
+
+def test_smaller_steps_show_by_whose_first_token_is_not_of_them(book, clock):
+    first, second, third = together(book, clock, 3)
+    # a step of 2048: all three would have been in one of 8192
+    assert whole(book, clock, first).uncached_tokens == 2048
+    assert book.load("r1").queued_tokens == 3000 - 548
+    assert whole(book, clock, second).uncached_tokens == 2048
+    assert whole(book, clock, third).uncached_tokens == 4500 - 2 * 2048
+    assert book.load("r1").queued_tokens == 0
+
+
+def test_larger_steps_show_by_first_tokens_that_come_together(book, clock):
+    for one in together(book, clock, 2):  # the second late, for once: another step's, as it seems
+        whole(book, clock, one)
+    assert whole(book, clock, *together(book, clock, 3)).uncached_tokens == 4500
+    first, *_ = together(book, clock, 3)
+    clock.advance(0.2)
+    book.computed(first)
+    assert book.load("r1").queued_tokens == 0
+
+
+def test_attention_looks_at_each_pair_once_however_a_prompt_is_cut_into_steps(book, clock):
+    first = claim(book, clock, tokens=9000, prompt_tokens=10_000)
+    second = claim(book, clock, tokens=9000, prompt_tokens=9000)
+    before = pairs_of(1000, 10_000) + pairs_of(0, 9000)
+    assert book.load("r1").queued_pairs == before
+    clock.advance(1.0)
+    book.computed(first)
+    left = book.load("r1").queued_pairs
+    assert left == pairs_of(2 * 8192 - 9000, 9000)
+    clock.advance(0.5)
+    assert book.computed(second).pairs == before - left
+    assert book.load("r1").queued_pairs == 0
+
+
+def test_a_head_that_takes_longer_than_predicted_is_late(book, clock):
+    claim(book, clock, cost_ms=90.0, step_ms=10.0, is_lesson=True)
+    assert book.load("r1").late == 0.0
+    clock.advance(0.25)
+    assert book.load("r1").late == pytest.approx(2.5)
+    claim(book, clock, "r2", cost_ms=100.0)  # whose time says nothing of speed
+    clock.advance(0.5)
+    assert book.load("r2").late == 0.0
+
+
+def test_what_waits_has_another_price_when_more_is_known(book, clock):
+    for _ in range(3):
+        claim(book, clock, tokens=100, cost_ms=10.0)
+    book.reprice("r1", Ttft(20.0, 0.5, 0.0, host_ms=5.0))
+    assert book.load("r1").wait_ms == pytest.approx(15.0 + 150.0)
+    book.reprice("r2", Ttft())
+    assert book.load("r2") == Load()
 
 
 def test_a_step_is_filled_with_prompts_behind_whose_tokens_its_time_is_of(book, clock):

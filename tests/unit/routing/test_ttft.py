@@ -137,6 +137,18 @@ def test_what_passes_beside_steps_is_told_from_what_steps_take():
     assert model.ttft.step_ms(4) == pytest.approx(32.0, rel=0.3)
 
 
+def test_attention_is_learnt_so_that_long_prompts_are_predicted_too():
+    model, rng = TtftModel(), Random(5)
+    truth = Ttft(25.0, 0.08, 0.0, 0.005, ms_per_mpair=1.8)
+    for _ in range(80):
+        tokens, hits = rng.choice([300, 2000, 8000, 16_000, 30_000]), rng.choice([0, 5000, 40_000])
+        took = truth.predict_ms(tokens, 0.0, 0, hits) * rng.lognormvariate(0, 0.1)
+        model.observe(Sample(tokens, hits, 0, took))
+    for tokens, hits in [(60_000, 0), (1000, 60_000), (2000, 0)]:
+        wanted = truth.predict_ms(tokens, 0.0, 0, hits)
+        assert model.ttft.predict_ms(tokens, 0.0, 0, hits) == pytest.approx(wanted, rel=0.15)
+
+
 def test_a_few_stalls_teach_nothing():
     model = TtftModel()
     feed(model, Ttft(20.0, 0.05, 0.0), MIXED)
