@@ -12,7 +12,7 @@ help: ## list the targets
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -c 'from router.compiled import NEIGHBOURS, compile_all; compile_all(NEIGHBOURS)'
+	$(BIN)/python -c 'from router.compiled import NEIGHBOURS, WORDS, compile_all; compile_all(NEIGHBOURS, WORDS)'
 	@touch $@
 
 setup: $(READY) ## make the virtual environment .venv

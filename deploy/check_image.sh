@@ -14,7 +14,7 @@ tar -cf - --exclude=__pycache__ pyproject.toml constraints.txt README.md LICENSE
 "${PYTHON:-python3}" -m venv "$work/opt"
 (cd "$work/src" && "$work/opt/bin/pip" install --quiet --no-cache-dir --constraint constraints.txt ".[k8s,otel,mistral]")
 "$work/opt/bin/pip" uninstall --quiet --yes pip
-(cd / && NUMBA_CPU_NAME=generic "$work/opt/bin/python" -c 'from router.compiled import compile_all; compile_all()')
+(cd / && NUMBA_CPU_NAME=generic "$work/opt/bin/python" -c 'from router.compiled import NEIGHBOURS, WORDS, compile_all; compile_all(NEIGHBOURS, WORDS)')
 rm -rf "$work/src"
 mkfifo "$work/said"
 unshare --mount sh -eu -c '

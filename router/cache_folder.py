@@ -16,7 +16,7 @@ from typing import Any
 
 from numba.core import config
 
-from router.compiled import MODULES
+from router.compiled import KEPT_WITH
 
 
 class CacheFolder:
@@ -60,7 +60,7 @@ class CacheFolder:
 
     def get_source_stamp(self) -> str:
         """Of all that the function may call."""
-        names = MODULES[self._source.parent.name]
+        names = KEPT_WITH[self._source.parent.name]
         texts = [self._source.with_name(f"{name}.py").read_bytes() for name in names]
         return hashlib.sha256(b"".join(texts)).hexdigest()
 

@@ -37,6 +37,15 @@ MODULES: Final = {
 """All that is compiled, by package. Each imports none of another package's."""
 NEIGHBOURS: Final = "index.neighbours"
 """What only one of several processes needs."""
+WORDS: Final = "tokens.word_scan"
+"""What only a process with tokenizers needs."""
+
+KEPT_WITH: Final = {
+    "blocks": MODULES["blocks"],
+    "index": (*MODULES["index"], "neighbours"),
+    "tokens": ("word_scan", "automaton"),
+}
+"""By package, the modules from which what was compiled of one of them is made."""
 
 _parts: dict[Callable[..., Any], dict[str, bool]] = {}
 _entries: dict[Callable[..., Any], list[str]] = {}

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from router.compiled import NEIGHBOURS, compile_all
+from router.compiled import NEIGHBOURS, WORDS, compile_all
 
 PATIENCE_S = 300
 
@@ -14,7 +14,7 @@ settings.load_profile("warmgate")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """So that no test's time goes into compiling the index, the first time ever."""
-    compile_all(NEIGHBOURS)
+    compile_all(NEIGHBOURS, WORDS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from tokenizers import Tokenizer
 
-Cut: TypeAlias = Callable[[str], list[str]]
-"""A text's parts in order. They are all of it, unless the expression passes over something."""
+from router.tokens.automaton import NotFollowed, Table, can_match, table_of
 
 BYTE_LEVEL: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What the library's ByteLevel cuts by, if it cuts at all."""
@@ -27,7 +24,6 @@ ASCII: Final = [chr(code) for code in range(128)]
 NEVER: Final = "\x80"
 """Stands in classes that would be empty; no ASCII text holds it."""
 
-LONG_CHARS: Final = 8192
 _UNCHANGED: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 _KINDS: Final = ({"behavior": "Isolated", "invert": False}, {"behavior": "Removed", "invert": True})
 
@@ -49,8 +45,9 @@ _SETS: Final = re.compile(r"--|&&|~~|\|\|")
 """Which Python may read otherwise one day, and Oniguruma does already."""
 
 
-def word_cuts(tokenizer: Tokenizer) -> list[Cut] | None:
-    """One after the other they give the words; None for a tokenizer that works in another way."""
+def word_cuts(tokenizer: Tokenizer) -> list[Table] | None:
+    """The cuts, each made in the pieces of the one before: at a match's ends. None for a tokenizer
+    that works in another way."""
     if not _leaves_ascii(_state(tokenizer.normalizer)):
         return None
     cutter = _state(tokenizer.pre_tokenizer)
@@ -65,14 +62,9 @@ def word_cuts(tokenizer: Tokenizer) -> list[Cut] | None:
         sources.append(BYTE_LEVEL)
     cuts = [None if source is None else word_cut(source) for source in sources]
     known = [cut for cut in cuts if cut is not None]
-    return known if known and len(known) == len(cuts) else None
-
-
-def run_cuts(cuts: Sequence[Cut], text: str) -> list[str]:
-    words = cuts[0](text)
-    for cut in cuts[1:]:
-        words = list(chain.from_iterable(map(cut, words)))
-    return words
+    if not known or len(known) < len(cuts):
+        return None
+    return [cut for cut in known if can_match(cut)] or None
 
 
 def in_python(source: str) -> str | None:
@@ -135,29 +127,10 @@ def _source(step: dict[str, Any]) -> str | None:
     return source if kind in _KINDS else None
 
 
-def word_cut(source: str) -> Cut | None:
+def word_cut(source: str) -> Table | None:
     """The cut that an expression makes; None if its meaning is not sure."""
     spelt = in_python(source)
-    if spelt is None:
-        return None
     try:
-        pattern = re.compile(spelt, re.ASCII)
-    except re.error:
+        return None if spelt is None else table_of(spelt)
+    except NotFollowed:
         return None
-    if pattern.groups or pattern.match(""):
-        return None
-    if all("".join(pattern.findall(text)) == text for text in _probes()):
-        return lambda text: _matches(pattern, text)
-    divide = re.compile(f"({spelt})", re.ASCII).split
-    return lambda text: [part for part in divide(text) if part]
-
-
-def _probes() -> Iterable[str]:
-    return [one + other for one in ASCII for other in ("", "a", " ")]
-
-
-def _matches(pattern: re.Pattern[str], text: str) -> list[str]:
-    """`findall`, which holds the GIL from its begin to its end, is for what is soon done."""
-    if len(text) <= LONG_CHARS:
-        return pattern.findall(text)
-    return [found[0] for found in pattern.finditer(text)]

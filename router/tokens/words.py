@@ -1,39 +1,25 @@
 """Ids of ASCII text, word by word, from a memo of words.
 
 Before anything is looked up a tokenizer cuts text into words, and what it makes of a word depends
-on nothing but the word. So text in known words costs a look-up for each: a sixth of what the
-library takes for it.
+on nothing but the word. So text in known words costs a look-up for each, by compiled code.
 """
 
 from __future__ import annotations
 
 import random
 import re
-import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
 from tokenizers import AddedToken, Tokenizer
 
 from router.blocks import as_tokens
 from router.tokens.added_tokens import longest_of, matches
-from router.tokens.word_cuts import ASCII, Cut, run_cuts, word_cut, word_cuts
+from router.tokens.word_cuts import ASCII, word_cut, word_cuts
+from router.tokens.word_store import Cuts, WordStore, compile_words
 
 EncodeText: TypeAlias = Callable[[str], bytes]
-Known: TypeAlias = Mapping[str, bytes]
-
-MAX_WORD_CHARS: Final = 256
-"""Longer ones are the library's: it lets go of the GIL while it is at them."""
-
-AT_ONCE: Final = 2048
-"""So many words are looked up in one go, with the GIL held."""
-
-WORD_BYTES: Final = 110
-"""What a dict spends on an entry beside word and ids (measured, CPython 3.11)."""
-
-SAMPLE_CHARS: Final = 512
-"""So much of a longer text is looked at first, after one that was left to the library."""
 
 NEW_SHARE: Final = 1 / 4
 NEW_SHARE_OF_PATTERNS: Final = 1 / 16
@@ -64,14 +50,13 @@ class Words:
     def __init__(
         self,
         encode_word: EncodeText,
-        cuts: Sequence[Cut],
-        store: _Store,
+        cuts: Cuts,
+        store: WordStore,
         marks: Collection[str] = (),
         mark_ids: Mapping[str, bytes] | None = None,
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
         self._new_share = NEW_SHARE
-        self._is_wary = False
         self._encode_word = encode_word
         self._cuts = cuts
         self._store = store
@@ -85,7 +70,7 @@ class Words:
     def of(cls, tokenizer: Tokenizer, max_bytes: int) -> Words | None:
         """None: this tokenizer works in a way that isn't followed here."""
         cuts = word_cuts(tokenizer)
-        if cuts is None or getattr(tokenizer.model, "dropout", None):
+        if cuts is None or getattr(tokenizer.model, "dropout", None) or not compile_words():
             return None
         model, added = tokenizer.model, dict(_added(tokenizer))
         ids = {one.content: as_tokens([token]).tobytes() for token, one in added.items()}
@@ -100,7 +85,8 @@ class Words:
             found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
             return [as_tokens(one.ids).tobytes() for one in found]
 
-        words = cls(encode_word, cuts, _Store(max_bytes), list(ids), ids if is_cut else None)
+        store = WordStore(max_bytes)
+        words = cls(encode_word, Cuts.of(cuts), store, list(ids), ids if is_cut else None)
         words._plain_marks = [one.content for one in added.values() if not one.special]
         return words if words._agrees_with(encode, list(ids)[-PROBE_MARKS:]) else None
 
@@ -110,9 +96,9 @@ class Words:
     ) -> Words | None:
         """For a library that cuts by one expression, and has no tokens beside its words' own."""
         cut = word_cut(pattern)
-        if cut is None:
+        if cut is None or not compile_words():
             return None
-        words = cls(encode_word, [cut], _Store(max_bytes))
+        words = cls(encode_word, Cuts.of([cut]), WordStore(max_bytes))
         words._new_share = NEW_SHARE_OF_PATTERNS
         return words if words._agrees_with(lambda texts: list(map(encode, texts)), []) else None
 
@@ -140,55 +126,35 @@ class Words:
         return None if None in found else b"".join(found)  # type: ignore[arg-type]
 
     def _encode_plain(self, text: str) -> bytes | None:
-        if self._is_wary and len(text) > SAMPLE_CHARS:
-            sample, store = run_cuts(self._cuts, text[:SAMPLE_CHARS]), self._store
-            if self._new(sample[:-1], store.newer, store.older, len(text)) is None:
+        """Of text without added tokens."""
+        made: list[bytes] = []
+        for found in self._store.look_up(text.encode(), self._cuts):
+            if found is None:
                 return None
-        words = run_cuts(self._cuts, text)
-        found, chars = [], 0
-        for at in range(0, len(words), AT_ONCE):
-            some = words[at : at + AT_ONCE]
-            ids = self._ids(some)
-            if ids is None:
+            if not found.gaps:
+                made.append(found.ids.tobytes())
+                continue
+            missing = [text[start:end] for _, start, end in found.gaps]
+            fresh = self._learn(set(missing), found.words, len(text))
+            if fresh is None:
                 return None
-            found.append(ids)
-            chars += sum(map(len, some))
-        return b"".join(found) if chars == len(text) else None
+            done = 0
+            for word, (place, _, _) in zip(missing, found.gaps, strict=True):
+                made += found.ids[done:place].tobytes(), fresh[word]
+                done = place
+            made.append(found.ids[done:].tobytes())
+        return b"".join(made)
 
-    def _ids(self, words: list[str]) -> bytes | None:
-        newer, older = self._store.newer, self._store.older  # another thread may move them on
-        try:
-            return b"".join(map(newer.__getitem__, words))
-        except KeyError:
-            pass
-        new = self._new(words, newer, older, sum(map(len, words)))
-        if new is None:
-            return None
-        fresh = {word: older[word] for word in set(words) if word not in newer and word in older}
-        if not self._learn(new, fresh):
-            return None
-        return b"".join([newer[word] if word in newer else fresh[word] for word in words])
-
-    def _new(
-        self, words: Sequence[str], newer: Known, older: Known, chars: int
-    ) -> list[str] | None:
-        """Those that are not known; None if they are too many, of a text of so many characters."""
-        new = [word for word in set(words) if word not in newer and word not in older]
-        is_young = len(newer) + len(older) < YOUNG_WORDS
-        self._is_wary = not is_young and len(new) > max(FEW_WORDS, self._new_share * len(words))
-        if not self._is_wary:
-            return new
-        self._learn(new[: 1 + chars // LEARN_CHARS], {})
-        return None
-
-    def _learn(self, new: Sequence[str], fresh: dict[str, bytes]) -> bool:
-        """Add them to `fresh`, and remember that. False if one is left to the library."""
-        if any(len(word) > MAX_WORD_CHARS for word in new):
-            return False
-        for word in new:
-            fresh[word] = self._encode_word(word)
+    def _learn(self, new: Collection[str], words: int, chars: int) -> dict[str, bytes] | None:
+        """Ids of words that are new; None if they are too many of so many words, in a text of so
+        many characters."""
+        is_young = len(self._store) < YOUNG_WORDS
+        most = len(new) if is_young else max(FEW_WORDS, int(self._new_share * words))
+        is_left = len(new) > most
+        some = islice(new, 1 + chars // LEARN_CHARS) if is_left else new
+        fresh = {word: self._encode_word(word) for word in some}
         self._store.remember(fresh)
-        return True
+        return None if is_left else fresh
 
     def _is_marked(self, text: str) -> bool:
         """Whether an added token stands in it."""
@@ -205,34 +171,6 @@ class Words:
         texts = ["".join(rng.choices(parts, k=rng.randint(1, 12))) for _ in range(PROBES)]
         found = zip(map(self.encode, texts), library(texts), strict=True)
         return all(ids is None or ids == its for ids, its in found)
-
-
-class _Store:
-    """Words and their ids, in two halves: when the newer is full, the older is let go."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.newer: dict[str, bytes] = {}
-        self.older: dict[str, bytes] = {}
-        self.size_bytes = 0
-        self._half_bytes = max_bytes // 2
-        self._newer_bytes = 0
-        self._lock = threading.Lock()
-
-    def remember(self, fresh: Mapping[str, bytes]) -> None:
-        with self._lock:
-            for word, ids in fresh.items():
-                if word not in self.newer:
-                    self._put(word, ids, sys.getsizeof(word) + sys.getsizeof(ids) + WORD_BYTES)
-
-    def _put(self, word: str, ids: bytes, cost: int) -> None:
-        if cost > self._half_bytes:
-            return
-        if self._newer_bytes + cost > self._half_bytes:
-            self.older, self.newer = self.newer, {}
-            self.size_bytes, self._newer_bytes = self._newer_bytes, 0
-        self.newer[word] = ids
-        self._newer_bytes += cost
-        self.size_bytes += cost
 
 
 def _added(tokenizer: Tokenizer) -> list[tuple[int, AddedToken]]:
