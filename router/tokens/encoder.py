@@ -121,11 +121,14 @@ class PieceEncoder(ABC):
                 if part:
                     tail.append(part)
                 continue
+            if not part.text and part.ids is None:
+                continue
             if tail and self.opens(tail[-1]):
                 welded += reversed(self.pieces("".join(reversed(tail))))
                 tail.clear()
             if tail or not self._passage_opens(part):
-                tail += [part.text] if part.text else []
+                assert part.text  # a segment, which has none, is followed by a cut
+                tail.append(part.text)
             elif part.ids is not None:
                 welded.append(part.ids)
             else:

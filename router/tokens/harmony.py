@@ -19,9 +19,10 @@ from router.openai.fields import GenerationFields, is_given, scalar
 from router.openai.generation import Generation, Kind
 from router.tokens.encoder import Encoder, literal
 from router.tokens.harmony_tools import tools_section
-from router.tokens.passages import Key, Part, Passage, Passages, Told
+from router.tokens.passages import Chat, Key, Part, Passage, Passages
 from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
+from router.tokens.told import Told
 
 EFFORTS: Final = ("low", "medium", "high")
 DEFAULT_EFFORT: Final = "medium"
@@ -103,20 +104,27 @@ class HarmonyFormat:
         told, passages = self.told, self.passages
         if afresh:
             told, passages = Told(0, _read), Passages(0)
-        found = told.recall(prompt.messages)
+        heard = told.hear(prompt.as_json())
+        if not heard.messages:
+            raise TokenizeFailed(Reason.INVALID)
+        found = [*zip(heard.messages, heard.numbers, strict=True)]
         top, number = found[0] if found[0][0].is_system else (_Said(), None)
         rest = found if number is None else found[1:]
         date, tools = self._clock().strftime("%Y-%m-%d"), told.digest(generation.fields.tools)
         rows: list[Key] = [(effort, date, tools, number), *_rows(rest)]
-        parts: list[Part] = []
-        for at, (row, passage) in enumerate(zip(rows, passages.recall_all(rows), strict=True)):
+        known = passages.recall(0, (), [rows], Chat(heard.before, heard.now))
+        parts: list[Part] = [*known.passages]
+        left = rows[known.turns :]
+        for at, (row, passage) in enumerate(
+            zip(left, passages.recall_all(left), strict=True), known.turns
+        ):
             if passage is None:
                 if at:
                     pieces = rest[at - 1][0].pieces(row[1])
                 else:
                     pieces = _head(effort, date, top.instructions, prompt.tools)
                 passage = Passage("".join(pieces))
-                passages.remember(0, (), row, passage)
+                passages.remember_one(row, passage)
             parts.append(passage)
         return [*parts, literal("<|start|>", "assistant")]
 
@@ -129,7 +137,7 @@ def _effort(generation: Generation, prompt: ChatPrompt) -> str | None:
     if is_given(fields.truncate_prompt_tokens) or is_given(fields.chat_template):
         raise TokenizeFailed(Reason.UNSUPPORTED)
     effort: str | None = prompt.variables.get("reasoning_effort")
-    if effort not in (None, *EFFORTS) or not prompt.messages:
+    if effort not in (None, *EFFORTS):
         raise TokenizeFailed(Reason.INVALID)
     return effort
 

@@ -11,8 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from msgspec import Raw
-
 from router.openai.fields import is_given
 from router.openai.generation import Generation, Kind
 from router.tokens.encoder import NO_EDGES, Edges, Encoder, PieceEncoder
@@ -21,7 +19,7 @@ from router.tokens.limits import DEFAULT_LIMITS, NO_FLAGS, EngineFlags, Limits, 
 from router.tokens.memo import Memo
 from router.tokens.mistral import MistralFormat
 from router.tokens.model_dir import DEFAULT_TEMPLATE, TOOL_TEMPLATE, read_model_dir, tekken_file
-from router.tokens.passages import Part, Passages, Told, text_of
+from router.tokens.passages import Part, Passages, text_of
 from router.tokens.prompt import (
     ChatPrompt,
     IdsPrompt,
@@ -33,6 +31,7 @@ from router.tokens.prompt import (
 from router.tokens.protocol import Reason, TokenizeFailed
 from router.tokens.tekken import TekkenEncoder
 from router.tokens.template import ChatTemplate, Clock, TemplateFailed, TemplateTooSlow
+from router.tokens.told import Told
 from router.tokens.whole import WholePrompts
 from router.tokens.workers import Workers
 
@@ -177,8 +176,8 @@ class LocalTokenizer:
 
     def pieces_of(self, generation: Generation) -> list[str]:
         """The prompt, rendered without the memo, as the memo cuts it; nothing if it came as ids."""
-        message = object if self._chats is None else Raw
-        prompt = read_prompt(generation, self._limits.max_bytes, message)
+        as_json = self._chats is not None
+        prompt = read_prompt(generation, self._limits.max_bytes, as_json=as_json)
         if isinstance(prompt, IdsPrompt):
             return []
         if isinstance(prompt, TextPrompt):
@@ -213,7 +212,7 @@ class LocalTokenizer:
 
         `seconds`: of computing, for the template.
         """
-        prompt = read_prompt(generation, self._limits.max_bytes, Raw)
+        prompt = read_prompt(generation, self._limits.max_bytes, as_json=True)
         if isinstance(prompt, IdsPrompt):
             return prompt.ids
         if isinstance(prompt, TextPrompt):

@@ -25,15 +25,14 @@ from router.tokens.mistral_library import (
     Settings,
 )
 from router.tokens.mistral_stretches import SYSTEMS, Said, Stretch, cut_into_stretches
-from router.tokens.passages import Key, Part, Passage, Passages, Told
+from router.tokens.passages import Chat, Key, Part, Passage, Passages
 from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
 from router.tokens.tekken import TekkenEncoder
+from router.tokens.told import Told
 
 CALL_ID_CHARS: Final = 9
 """The engine keeps so many characters of a call's id, the last ones."""
-
-ONE_FOR_ALL: Final = 0
 
 _is_plain = attrgetter("is_plain")
 
@@ -77,22 +76,21 @@ class MistralFormat:
         if generation.kind is not Kind.CHAT:
             raise TokenizeFailed(Reason.UNSUPPORTED)
         self._refuse_what_the_engine_refuses(generation)
-        if not prompt.messages:
-            raise TokenizeFailed(Reason.INVALID)
         told = Told(0, _read) if afresh else self.told
-        found = told.recall(prompt.messages)
+        heard = told.hear(prompt.as_json())
+        if not heard.messages:
+            raise TokenizeFailed(Reason.INVALID)
+        found = [*zip(heard.messages, heard.numbers, strict=True)]
         _refuse_what_ends_wrong(prompt, found[-1][0])
         asked = self._asked(found, prompt, told.digest(generation.fields.tools))
         if afresh:
             return [*self._lay_out(asked, 0)]
         rows = self._rows(asked)
-        known = self.passages.recall(ONE_FOR_ALL, (), rows)
-        if len(known) < len(rows):
-            fresh = self._fill_or_lay_out(asked, len(known))
-            for row, passage in zip(rows[len(known) :], fresh, strict=True):
-                self.passages.remember(ONE_FOR_ALL, (), row, passage)
-            known += fresh
-        return [*known]
+        known = self.passages.recall(0, (), [rows], Chat(heard.before, heard.now))
+        fresh = self._fill_or_lay_out(asked, known.turns)
+        for row, passage in zip(rows[known.turns :], fresh, strict=True):
+            self.passages.remember_one(row, passage)
+        return [*known.passages, *fresh]
 
     def _refuse_what_the_engine_refuses(self, generation: Generation) -> None:
         fields = generation.fields
@@ -171,7 +169,7 @@ class MistralFormat:
                     is_last=is_end or stretch.has_last_user,
                 )
             )
-            self.passages.remember(ONE_FOR_ALL, (), key, layout)
+            self.passages.remember_one(key, layout)
         texts = [one.message["content"] for one in said]
         return Passage(self._library.fill(layout.text, texts))
 

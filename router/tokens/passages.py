@@ -1,72 +1,27 @@
-"""Messages by their JSON, and what a template's loops, or code, made of them: bounded memos."""
+"""What a template's loops, or code, made of messages: a bounded memo."""
 
 from __future__ import annotations
 
-import random
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from itertools import count, repeat
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Raw
-from xxhash import xxh3_128_digest
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-M = TypeVar("M")
+from router.tokens.beginnings import NONE
+from router.tokens.shelf import Shelf
+
 Key: TypeAlias = tuple[Any, ...]
 
-MESSAGE_BYTES: Final = 700
 PASSAGE_BYTES: Final = 600
-"""What an entry takes beside its texts: objects, key and the dict's part (measured)."""
+CELL_BYTES: Final = 40
+"""What an entry takes beside its texts and ids: objects, key and the dict's part (measured); and a
+turn's part of a segment's columns."""
 
 MAX_SETTINGS: Final = 1024
-LARGEST_SHARE: Final = 4
-
-
-class Shelf(Generic[K, V]):
-    """Key → value, bounded in bytes; what was used longest ago goes first. For any thread."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self.lock = threading.Lock()
-        self.entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self.size_bytes = 0
-        self._max_bytes = max_bytes
-
-    def recall(self, keys: Sequence[K]) -> list[V | None]:
-        """What is known of each. One pass in C for the look-ups, one for the order of use."""
-        entries = self.entries
-        with self.lock:
-            found = list(map(entries.get, keys))
-            if None not in found:
-                deque(map(entries.move_to_end, keys), 0)
-                return [entry[0] for entry in found if entry is not None]
-            for key, entry in zip(keys, found, strict=True):
-                if entry is not None:
-                    entries.move_to_end(key)
-        return [None if entry is None else entry[0] for entry in found]
-
-    def recall_run(self, keys: Sequence[K]) -> list[V]:
-        """The same of the first ones, up to one that isn't known."""
-        entries = self.entries
-        with self.lock:
-            found = list(map(entries.get, keys))
-            size = found.index(None) if None in found else len(found)
-            deque(map(entries.move_to_end, keys[:size]), 0)
-        return [entry[0] for entry in found[:size] if entry is not None]
-
-    def put(self, key: K, value: V, cost: int) -> None:
-        if cost * LARGEST_SHARE > self._max_bytes:
-            return
-        with self.lock:
-            if key in self.entries:
-                return
-            self.entries[key] = value, cost
-            self.size_bytes += cost
-            while self.size_bytes > self._max_bytes:
-                self.size_bytes -= self.entries.popitem(last=False)[1][1]
+RUNS_SHARE: Final = 4
+TURNS: Final = 16
+"""Of so many passages in a row a segment is made."""
 
 
 class Passage(msgspec.Struct, gc=False):
@@ -86,56 +41,110 @@ class Passage(msgspec.Struct, gc=False):
 Part: TypeAlias = str | Passage
 
 
+Columns: TypeAlias = list[Sequence[Any]]
+"""What turns depend on: one list with a value for each turn, or several."""
+Found: TypeAlias = Sequence[Passage]
+
+
 def text_of(part: Part) -> str:
     return part if isinstance(part, str) else part.text
 
 
-class Told(Generic[M]):
-    """Messages as templates, or formats, get them, by their JSON. The same JSON gives the same
-    object."""
+def _stands(passage: Passage) -> bool:
+    """Whether it has a cut before it and ids of its own, or is nothing at all."""
+    return not passage.text or (passage.ids is not None and passage.opens is True)
 
-    def __init__(self, max_bytes: int, read: Callable[[Raw], M]) -> None:
-        self._shelf: Shelf[bytes, tuple[M, int]] = Shelf(max_bytes)
-        self._read = read
-        self._numbers = count()
-        # 128 bits under a seed that nobody knows: equal keys are equal texts
-        self._seed = random.SystemRandom().getrandbits(64)
+
+def _some(columns: Columns, start: int, stop: int | None) -> Columns:
+    return [column[start:stop] for column in columns]
+
+
+def _begins_with_a_cut(found: Found) -> bool:
+    return next((one.opens is True for one in found if one.text), False)
+
+
+class Run(msgspec.Struct, gc=False):
+    """Passages of a chat's first turns, as a few that stand for `TURNS` each. `columns`: of all
+    these turns. `ends`: how many characters there are up to each one's end."""
+
+    columns: Columns
+    segments: list[Passage]
+    ends: list[int]
 
     @property
-    def size_bytes(self) -> int:
-        return self._shelf.size_bytes
+    def cost(self) -> int:
+        ids = sum([len(one.ids or b"") for one in self.segments])
+        cells = TURNS * len(self.segments) * len(self.columns)
+        return ids + CELL_BYTES * cells + PASSAGE_BYTES * (1 + len(self.segments))
 
-    def digest(self, raw: Raw) -> bytes:
-        """Stands for any JSON; nobody can make up two that share one."""
-        return xxh3_128_digest(raw, self._seed)
+    def same(self, columns: Columns) -> int:
+        """How many segments hold: those in whose turns the columns are the same."""
+        if not self.segments or self.columns == _some(columns, 0, TURNS * len(self.segments)):
+            return len(self.segments)
+        size = 0
+        while self._some(size + 1) == _some(columns, 0, TURNS * (size + 1)):
+            size += 1
+        return size
 
-    def recall(self, raws: Sequence[Raw]) -> list[tuple[M, int]]:
-        """Each message, which nobody may change, and its number."""
-        seed = self._seed
-        keys = [xxh3_128_digest(raw, seed) for raw in raws]
-        found = self._shelf.recall(keys)
-        if None in found:
-            self._read_missing(found, keys, raws)
-        return found  # type: ignore[return-value]
+    def cut(self, size: int) -> Run:
+        """The first of its segments."""
+        if size == len(self.segments):
+            return self
+        return Run(self._some(size), self.segments[:size], self.ends[:size])
 
-    def _read_missing(
-        self, found: list[tuple[M, int] | None], keys: Sequence[bytes], raws: Sequence[Raw]
-    ) -> None:
-        fresh: dict[bytes, tuple[M, int]] = {}
-        for at, (key, raw) in enumerate(zip(keys, raws, strict=True)):
-            if found[at] is None:
-                if key not in fresh:
-                    fresh[key] = self._read(raw), next(self._numbers)
-                    cost = 2 * memoryview(raw).nbytes + MESSAGE_BYTES
-                    self._shelf.put(key, fresh[key], cost)
-                found[at] = fresh[key]
+    def grown(self, columns: Columns, found: Found) -> Run:
+        """With more segments, of passages behind it. What stands by itself does so next time."""
+        segments, ends = [*self.segments], [*self.ends]
+        for at in range(0, len(found) - TURNS + 1, TURNS):
+            some = found[at : at + TURNS]
+            if not all(map(_stands, some)):
+                break
+            segments.append(_segment(some))
+            ends.append(sum([len(one.text) for one in some]) + (ends[-1] if ends else 0))
+        if len(segments) == len(self.segments):
+            return self
+        return Run(_some(columns, 0, TURNS * len(segments)), segments, ends)
+
+    def _some(self, size: int) -> Columns:
+        return _some(self.columns, 0, TURNS * size)
+
+
+NO_RUN: Final = Run([], [], [])
+
+
+def _segment(found: Found) -> Passage:
+    """Passages as one, with their ids and without their text: it is put where what follows begins
+    with a cut."""
+    ids, last = b"".join([one.ids for one in found if one.ids is not None]), found[-1]
+    return Passage("", last.after, last.key_after, ids, True)
+
+
+class Recalled(NamedTuple):
+    """Passages of the first `turns` turns, `chars` in all, and the keys of the `rest`."""
+
+    passages: list[Passage]
+    turns: int
+    chars: int
+    rest: list[Key]
+
+
+class Chat(NamedTuple):
+    """Numbers of what is known of a chat's list of messages: see `told.Heard`."""
+
+    before: int = NONE
+    now: int = NONE
+
+
+NO_CHAT: Final = Chat()
 
 
 class Passages:
     """What was said of messages. `settings`: all that a loop's turns share, as a number."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.shelf: Shelf[Key, Passage] = Shelf(max_bytes)
+        share = max_bytes // RUNS_SHARE
+        self.shelf: Shelf[Key, Passage] = Shelf(max_bytes - share)
+        self._runs: Shelf[Key, Run] = Shelf(share)
         self.hits = 0
         self.misses = 0
         self._settings: dict[Key, int] = {}
@@ -151,39 +160,58 @@ class Passages:
 
     @property
     def size_bytes(self) -> int:
-        return self.shelf.size_bytes
+        return self.shelf.size_bytes + self._runs.size_bytes
 
-    def recall(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
+    def recall(self, settings: int, state: Key, columns: Columns, chat: Chat = NO_CHAT) -> Recalled:
         """The passages of the first turns, up to one that isn't known."""
-        if not state:  # no turn changes what the next one depends on: nearly every loop
-            found = self.shelf.recall_run(list(zip(repeat(settings), repeat(state), rows)))
-        else:
-            found = self._recall_chain(settings, state, rows)
-        self.hits += len(found)
+        key = (settings, state)
+        known = None if chat.before == NONE else self._runs.get((*key, chat.before))
+        run = NO_RUN if known is None else known.cut(known.same(columns))
+        while True:
+            before = run.segments[-1].key_after if run.segments else state
+            rows = list(zip(*_some(columns, TURNS * len(run.segments), None), strict=True))
+            found = self._recall_each(settings, before, rows)
+            if not run.segments or _begins_with_a_cut(found):
+                break
+            run = run.cut(len(run.segments) - 1)
+        chars = sum([len(one.text) for one in found]) + (run.ends[-1] if run.ends else 0)
+        turns = TURNS * len(run.segments) + len(found)
+        self.hits += turns
         self.misses += len(rows) - len(found)
-        return found
+        if chat.now != NONE:
+            run_now = run.grown(columns, found)
+            if run_now is not known or chat.now != chat.before:
+                self._runs.drop((*key, chat.before))
+                self._runs.replace((*key, chat.now), run_now, run_now.cost)
+        return Recalled(run.segments + found, turns, chars, rows[len(found) :])
+
+    def _recall_each(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
+        if not state:  # no turn changes what the next one depends on: nearly every loop
+            return self.shelf.recall_run(list(zip(repeat(settings), repeat(state), rows)))
+        return self._recall_chain(settings, state, rows)
 
     def recall_all(self, rows: Sequence[Key]) -> list[Passage | None]:
         """What is known of each row, for passages that depend on nothing but their row."""
-        found = self.shelf.recall([(0, (), row) for row in rows])
+        found = self.shelf.recall([(0, (), (row,)) for row in rows])
         missed = found.count(None)
         self.hits += len(found) - missed
         self.misses += missed
         return found
 
     def _recall_chain(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
-        entries, found = self.shelf.entries, []
+        found: list[Passage] = []
         with self.shelf.lock:
             for row in rows:
-                key = (settings, state, row)
-                entry = entries.get(key)
-                if entry is None:
+                passage = self.shelf.lookup((settings, state, row))
+                if passage is None:
                     break
-                entries.move_to_end(key)
-                passage = entry[0]
                 found.append(passage)
                 state = passage.key_after
         return found
+
+    def remember_one(self, row: Key, passage: Passage) -> None:
+        """For `recall_all`, and for `recall` of one column of rows, without settings or state."""
+        self.remember(0, (), (row,), passage)
 
     def remember(self, settings: int, state: Key, row: Key, passage: Passage) -> None:
         cost = 2 * len(passage.text) + PASSAGE_BYTES

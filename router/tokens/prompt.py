@@ -25,6 +25,9 @@ UNSET: Final = (None, "auto")
 """Values that leave a template variable at the engine's default."""
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """Messages and whatever else the chat template can see, not yet rebuilt.
@@ -32,7 +35,7 @@ class ChatPrompt:
     `messages`: decoded, or JSON (Raw) if they were asked for so.
     """
 
-    messages: list[Any]
+    messages: list[Any] | Raw
     tools: list[Any] | None
     variables: dict[str, Any]
     add_generation_prompt: bool = True
@@ -40,7 +43,13 @@ class ChatPrompt:
 
     def read_messages(self) -> list[Any]:
         """All of them decoded. Raises TokenizeFailed."""
-        return [decode_message(one) if isinstance(one, Raw) else one for one in self.messages]
+        if isinstance(self.messages, list):
+            return self.messages
+        return _decode(self.messages, list[Any], memoryview(self.messages).nbytes)
+
+    def as_json(self) -> Raw:
+        """All of them in JSON."""
+        return self.messages if isinstance(self.messages, Raw) else Raw(_encode(self.messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +82,17 @@ class Truncation:
         return ids[:size] if self.side == "right" else ids[len(ids) - size :]
 
 
-def read_prompt(generation: Generation, max_bytes: int, message: type = object) -> Prompt:
+def read_prompt(generation: Generation, max_bytes: int, *, as_json: bool = False) -> Prompt:
     """Decode the prompt of one body. `max_bytes` bounds the JSON that is decoded.
 
-    Of several prompts in one body the first is read. `message`: Raw leaves a chat's messages
+    Of several prompts in one body the first is read. `as_json` leaves a chat's messages
     undecoded. Raises TokenizeFailed.
     """
     if generation.is_skimmed:
         raise TokenizeFailed(Reason.TOO_LARGE)
     fields = generation.fields
     if generation.kind is Kind.CHAT:
-        return _chat(fields, max_bytes, message)
+        return _chat(fields, max_bytes, as_json=as_json)
     if generation.kind is Kind.MESSAGES:
         return _anthropic(fields, max_bytes)
     if generation.kind is Kind.COMPLETION:
@@ -121,15 +130,22 @@ def decode_message(raw: Raw) -> Any:
     return _decode(raw, Any, memoryview(raw).nbytes)
 
 
-def _chat(fields: GenerationFields, max_bytes: int, message: type) -> ChatPrompt:
-    shape = list[Raw] if message is Raw else list[Any]
+def _chat(fields: GenerationFields, max_bytes: int, *, as_json: bool) -> ChatPrompt:
     return ChatPrompt(
-        messages=_decode(fields.messages, shape, max_bytes),
+        messages=_messages(fields.messages, max_bytes, as_json=as_json),
         tools=_tools(fields.tools, max_bytes),
         variables=_variables(fields, max_bytes),
         add_generation_prompt=_flag(fields.add_generation_prompt, default=True),
         continue_final_message=_flag(fields.continue_final_message, default=False),
     )
+
+
+def _messages(raw: Raw, max_bytes: int, *, as_json: bool) -> list[Any] | Raw:
+    if not as_json:
+        return _decode(raw, list[Any], max_bytes)
+    if memoryview(raw).nbytes > max_bytes:
+        raise TokenizeFailed(Reason.TOO_LARGE)
+    return raw
 
 
 def _anthropic(fields: GenerationFields, max_bytes: int) -> ChatPrompt:

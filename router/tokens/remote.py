@@ -156,7 +156,7 @@ def _body(generation: Generation, prompt: ChatPrompt | TextPrompt) -> bytes:
     else:
         ask |= _chat_fields(generation.fields, prompt)
         if generation.kind is Kind.MESSAGES:
-            ask["messages"] = prompt.messages
+            ask["messages"] = prompt.read_messages()
             if prompt.tools is not None:
                 ask["tools"] = prompt.tools
     return msgspec.json.encode(ask)
@@ -165,7 +165,9 @@ def _body(generation: Generation, prompt: ChatPrompt | TextPrompt) -> bytes:
 def _chat_fields(fields: GenerationFields, prompt: ChatPrompt) -> dict[str, Any]:
     if prompt.continue_final_message and prompt.add_generation_prompt:
         raise TokenizeFailed(Reason.INVALID)
-    conversation(prompt.messages, parts=True)  # refuses images, which ids alone don't describe
+    conversation(
+        prompt.read_messages(), parts=True
+    )  # refuses images, which ids alone don't describe
     ask: dict[str, Any] = {
         "messages": fields.messages,
         "add_generation_prompt": prompt.add_generation_prompt,

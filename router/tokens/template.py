@@ -22,11 +22,13 @@ from router.tokens.conversation import (
     without_developer,
 )
 from router.tokens.loop_shape import FUNCTIONS, prepare
-from router.tokens.passages import Part, Passages, Told
+from router.tokens.passages import Part, Passages
 from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
-from router.tokens.replay import Loop, Loops, Replay
+from router.tokens.replay import Loops, Replay
 from router.tokens.sandbox import Budget, BudgetSpent, ChatSandbox
+from router.tokens.told import Heard, Told
+from router.tokens.turns import Loop
 
 Clock = Callable[[], datetime]
 
@@ -37,6 +39,8 @@ TEXT_FACTOR: Final = 16
 """A template may make this many times the text that it is allowed to put out."""
 
 _SAME: Final = "sameas"
+
+NOTHING_HEARD: Final[Heard[Message]] = Heard([], [])
 
 FAILURES: Final = (
     jinja2.TemplateError,
@@ -93,6 +97,7 @@ class ChatTemplate:
         self._environment = environment
         self.parts = loops_over_content if parts is None else parts
         self._knows_developer = '"developer"' in source or "'developer'" in source
+        self._has_heard_developers = False
         self._reads_content = "content" in source
         self.tells_time = "strftime_now" in source
         self._special_tokens = dict(special_tokens)
@@ -111,28 +116,27 @@ class ChatTemplate:
         if not self._knows_developer:
             messages = without_developer(messages)
         final = self._open_final(messages, prompt) if prompt.continue_final_message else None
-        parts = self._run(prompt, messages, {}, max_chars, seconds)
+        parts = self._run(prompt, messages, NOTHING_HEARD, max_chars, seconds)
         text = "".join(part for part in parts if isinstance(part, str))
         return text if final is None else _cut_after(text, final)
 
     def replay(self, prompt: ChatPrompt, max_chars: int, seconds: float = math.inf) -> list[Part]:
         """The same text, in parts: passages are what the memo had of it. Raises as `render`."""
-        raws = prompt.messages
-        is_known = bool(raws) and isinstance(raws[0], Raw) and not self._tells_equals_apart
-        if prompt.continue_final_message or not is_known:
+        raw = prompt.messages
+        if isinstance(raw, list) or prompt.continue_final_message or self._tells_equals_apart:
             return [self.render(prompt, max_chars, seconds)]
-        messages, numbers = self._recall(raws)
-        if not self._knows_developer:
+        heard = self.told.hear(raw)
+        messages = heard.messages
+        if not messages:
+            raise TokenizeFailed(Reason.INVALID)
+        if self._has_heard_developers:
             messages = without_developer(messages)
-        return self._run(prompt, messages, numbers, max_chars, seconds)
-
-    def _recall(self, raws: list[Raw]) -> tuple[list[Message], dict[int, int]]:
-        """The messages, and each one's number by its `id`."""
-        messages, numbers = zip(*self.told.recall(raws), strict=True)
-        return list(messages), dict(zip(map(id, messages), numbers, strict=True))
+        return self._run(prompt, messages, heard, max_chars, seconds)
 
     def _read(self, raw: Raw) -> Message:
         [message] = conversation([decode_message(raw)], parts=self.parts)
+        if message["role"] == "developer" and not self._knows_developer:
+            self._has_heard_developers = True
         return message
 
     def _open_final(self, messages: list[Message], prompt: ChatPrompt) -> str:
@@ -155,7 +159,7 @@ class ChatTemplate:
         self,
         prompt: ChatPrompt,
         messages: list[Message],
-        numbers: Mapping[int, int],
+        heard: Heard[Message],
         max_chars: int,
         seconds: float,
     ) -> list[Part]:
@@ -168,7 +172,7 @@ class ChatTemplate:
             "tools": tools,
             "add_generation_prompt": prompt.add_generation_prompt,
         }
-        replay = Replay(self._loops, self.passages, numbers, tools)
+        replay = Replay(self._loops, self.passages, heard, tools)
         self._environment.spend(Budget(seconds, TEXT_FACTOR * max_chars), replay)
         parts, room = replay.parts, max_chars
         try:

@@ -43,6 +43,7 @@ class WholePrompts:
     def __init__(self, max_bytes: int) -> None:
         self.memo: Memo[bytes] = Memo(max_bytes)
         self._once: dict[bytes, None] = {}
+        self._last: tuple[Generation, bytes] | None = None
         # 128 bits under a seed that nobody knows: equal keys are equal prompts
         self._seed = random.SystemRandom().getrandbits(63)
 
@@ -57,6 +58,7 @@ class WholePrompts:
         if len(generation.body) > MAX_BODY_BYTES:
             return
         key = self._key(generation)
+        self._last = None
         if key in self._once:
             del self._once[key]
             self.memo.put(key, ids)
@@ -66,6 +68,13 @@ class WholePrompts:
         self._once[key] = None
 
     def _key(self, generation: Generation) -> bytes:
+        """Asked for before and behind the work on a prompt, mostly with no other between."""
+        last = self._last
+        if last is None or last[0] is not generation:
+            last = self._last = generation, self._digest(generation)
+        return last[1]
+
+    def _digest(self, generation: Generation) -> bytes:
         # each kind and each field hashes under a seed of its own
         seed, digest = self._seed + _KINDS[generation.kind], xxh3_128_digest
         given = enumerate(_read(generation.fields), seed)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from router.openai.generation import Generation, parse_generation
+from router.tokens import beginnings, passages
 
 CHATML = (
     "{%- for message in messages %}"
@@ -131,3 +135,13 @@ def rows(name: str) -> list[dict[str, Any]]:
     """The lines of a recording in tests/data/tokens."""
     file = Path(__file__).parents[1] / "data" / "tokens" / name
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+@contextmanager
+def short_beginnings() -> Iterator[None]:
+    """Chats of a few short messages are remembered as long ones are; for whole modules of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beginnings, "FIRST_BYTES", 8)
+        patch.setattr(beginnings, "STEP_BYTES", 64)
+        patch.setattr(passages, "TURNS", 2)
+        yield

@@ -16,6 +16,7 @@ from tests.support.tokens import (
     byte_level_tokenizer,
     chat,
     completion,
+    short_beginnings,
     system,
     unpack,
     user,
@@ -29,6 +30,12 @@ RECORDED = [
     json.loads(line) for line in (DATA / "vllm-0.32-harmony.jsonl").read_bytes().splitlines()
 ]
 """Bodies, and the text of the prompts that vLLM made of them on 2026-01-02."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    with short_beginnings():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tests.support.tokens import (
     byte_level_tokenizer,
     chat,
     completion,
+    short_beginnings,
     system,
     unpack,
     user,
@@ -122,6 +123,12 @@ async def test_a_growing_conversation_gives_the_whole_texts_ids_at_each_turn(
         messages = [{"role": role, "content": content} for role, content in said[:length]]
         ids = unpack(await tokenizer_for_growth.tokenize(chat(messages)))
         assert ids == truth.encode(chatml(*said[:length])).ids
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    with short_beginnings():
+        yield
 
 
 @pytest.fixture(scope="module")

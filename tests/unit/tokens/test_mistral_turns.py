@@ -9,7 +9,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
 from router.tokens import Limits, LocalTokenizer, TokenizeFailed
 from tests.support.tekken import VERSIONS, asked_of, write_tekken
-from tests.support.tokens import assistant, chat, system, unpack, user
+from tests.support.tokens import assistant, chat, short_beginnings, system, unpack, user
 
 PATIENT = Limits(deadline_s=30, inline_s=10)
 TOOLS = [
@@ -57,6 +57,12 @@ def conversations(draw) -> list[dict[str, object]]:
         said += draw(answers())
     start: int = draw(st.sampled_from([0, 0, 0, 1]))
     return said[start:]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    with short_beginnings():
+        yield
 
 
 @pytest.fixture(scope="module")
