@@ -17,7 +17,7 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,6 +48,11 @@ class ListTransport(asyncio.Transport):
         # the one call that counts here
         self.write = written  # type: ignore[assignment,method-assign]
         self.is_closing = lambda: False  # type: ignore[method-assign]
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Each as it is: a socket takes them in one call, and nobody joins them."""
+        for data in list_of_data:
+            self.write(bytes(data))
 
     def get_write_buffer_size(self) -> int:
         return 0
