@@ -24,7 +24,8 @@ import aiohttp
 
 from tests.support.faults import ANSWER, CHAT, WHOLE_STREAM, FaultyEngine
 from tests.support.processes import Program, start, until
-from tests.support.proxy import Connection, json_reply
+from tests.support.proxy import Connection
+from tests.support.raw_http import json_reply
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spread import is_ready
 from tests.support.tenants import as_tenant, key_file

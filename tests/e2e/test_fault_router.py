@@ -13,7 +13,7 @@ import yaml
 from tests.support.faults import CHAT, FaultyEngine, bed, works, works_slowly
 from tests.support.load import MOST_MS, ask_probes, hammered, quantile
 from tests.support.processes import start, until
-from tests.support.proxy import DONE, LAST, STREAM_HEAD, chunk, event
+from tests.support.raw_http import DONE, LAST, STREAM_HEAD, chunk, event
 from tests.support.tls import certificate
 
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hello"}]}

@@ -29,7 +29,7 @@ from tests.support.faults import (
     works,
 )
 from tests.support.processes import until
-from tests.support.proxy import DONE, LAST, STREAM_HEAD, capture, chunk, json_reply, stream
+from tests.support.raw_http import DONE, LAST, STREAM_HEAD, capture, chunk, json_reply, stream
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n"
 GARBAGE = b"\x16\x03\x01 this is no HTTP\r\n\r\n"

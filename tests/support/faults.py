@@ -13,16 +13,8 @@ from typing import Any
 import aiohttp
 
 from tests.support.processes import Program, start, until
-from tests.support.proxy import (
-    DONE,
-    ROLE,
-    STREAM_HEAD,
-    Connection,
-    chunk,
-    event,
-    json_reply,
-    stream,
-)
+from tests.support.proxy import Connection
+from tests.support.raw_http import DONE, ROLE, STREAM_HEAD, chunk, event, json_reply, stream
 
 MODEL = "m"
 TOKENS = 5

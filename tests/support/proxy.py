@@ -6,93 +6,17 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from aiohttp import HttpVersion, HttpVersion11, web
-from multidict import CIMultiDict
+from aiohttp import web
 
 from router.errors import RouterError
-from router.proxy.client import Client, SentResponse
-from router.proxy.exchange import Errand, Exchange
+from router.proxy.client import SentResponse
 from router.proxy.forwarder import Forwarder
-from router.proxy.head import Heads
-from router.proxy.headers import Ours, ours_of
 from router.proxy.reply import Limits, Reply
-from router.proxy.upstream import Upstream
 from router.replicas.replica import Replica
-
-DATA = Path(__file__).resolve().parent.parent / "data" / "http"
-PATH = "/v1/chat/completions"
-QUICK = Limits(connect_timeout_s=1.0, first_byte_timeout_s=5.0, idle_timeout_s=5.0)
-
-
-def capture(name: str) -> bytes:
-    """A real engine's reply, head and all, as it came over the wire."""
-    return (DATA / f"{name}.response.raw").read_bytes()
-
-
-def event(text: str, finish: str = "null") -> bytes:
-    """One event of a chat stream."""
-    return (
-        b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":'
-        b'{"content":"%b"},"finish_reason":%b}]}\n\n' % (text.encode(), finish.encode())
-    )
-
-
-ROLE = (
-    b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-    b'"finish_reason":null}]}\n\n'
-)
-DONE = b"data: [DONE]\n\n"
-STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
-LAST = b"0\r\n\r\n"
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def stream(*events: bytes) -> bytes:
-    """A whole reply, one event per chunk."""
-    return STREAM_HEAD + b"".join(chunk(each) for each in events) + LAST
-
-
-def json_reply(body: bytes, status: bytes = b"200 OK", extra: bytes = b"") -> bytes:
-    return b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b" % (
-        status,
-        extra,
-        len(body),
-        body,
-    )
-
-
-def split_reply(raw: bytes) -> tuple[int, dict[str, str], bytes, bool]:
-    """Status, headers (lower case), decoded body, and whether the body was whole."""
-    head, _, body = raw.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-    status = int(first.split(" ")[1])
-    if headers.get("transfer-encoding") == "chunked":
-        return (status, headers, *dechunk(body))
-    whole = "content-length" not in headers or len(body) == int(headers["content-length"])
-    return status, headers, body, whole
-
-
-def dechunk(data: bytes) -> tuple[bytes, bool]:
-    """A second, plainer decoder than the one under test."""
-    body = b""
-    while data:
-        line, _, data = data.partition(b"\r\n")
-        size = int(line, 16)
-        if size == 0:
-            return body, data == b"\r\n"
-        body, data = body + data[:size], data[size + 2 :]
-    return body, False
+from tests.support.raw_http import PATH, split_reply
+from tests.support.spliced import QUICK, Notes
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
@@ -103,147 +27,6 @@ async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
             raise AssertionError("did not happen in time")
         await asyncio.sleep(0.002)
 
-
-# ---- an exchange without sockets
-
-
-class FakeTransport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = bytearray()
-        self.writes = 0
-        self.is_aborted = False
-        self.is_reading = True  # type: ignore[assignment,method-assign]
-
-    def write(self, data: Any) -> None:
-        self.written += data
-        self.writes += 1
-
-    def is_closing(self) -> bool:
-        return self.is_aborted
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self.high = high
-
-    def pause_reading(self) -> None:
-        self.is_reading = False  # type: ignore[assignment,method-assign]
-
-    def resume_reading(self) -> None:
-        self.is_reading = True  # type: ignore[assignment,method-assign]
-
-
-@dataclass
-class FakeProtocol:
-    writing_paused: bool = False
-
-
-@dataclass
-class FakeRequest:
-    """As much of a request as the data path reads."""
-
-    method: str = "POST"
-    path: str = PATH
-    version: HttpVersion = HttpVersion11
-    keep_alive: bool = True
-    raw_headers: tuple[tuple[bytes, bytes], ...] = ()
-    transport: FakeTransport = field(default_factory=FakeTransport)
-    protocol: FakeProtocol = field(default_factory=FakeProtocol)
-
-    @property
-    def headers(self) -> CIMultiDict[str]:
-        return CIMultiDict((k.decode("latin-1"), v.decode("latin-1")) for k, v in self.raw_headers)
-
-    def as_request(self) -> web.BaseRequest:
-        return cast(web.BaseRequest, self)
-
-
-@dataclass
-class Notes:
-    """A Listener that remembers."""
-
-    calls: list[tuple[str, str]] = field(default_factory=list)
-    errors: list[RouterError] = field(default_factory=list)
-
-    def trying(self, replica: Replica) -> None:
-        self.calls.append(("trying", replica.id))
-
-    def sent(self, replica: Replica) -> None:
-        """What went out is looked at where it comes in."""
-
-    def failed(self, replica: Replica, error: RouterError) -> None:
-        self.calls.append(("failed", replica.id))
-        self.errors.append(error)
-
-    def headers(self, replica: Replica) -> Ours:
-        return ours_of([("x-warmgate-replica", replica.id), ("x-request-id", "ours")])
-
-    def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
-        self.calls.append(("first_byte", replica.id))
-
-
-@dataclass
-class Spliced:
-    """What became of a reply that was fed piece by piece."""
-
-    exchange: Exchange
-    request: FakeRequest
-    engine: FakeTransport
-    notes: Notes
-
-    @property
-    def sent(self) -> bytes:
-        return bytes(self.request.transport.written)
-
-
-async def splice(
-    pieces: Sequence[bytes],
-    request: FakeRequest | None = None,
-    limits: Limits = QUICK,
-    *,
-    then_lost: bool = False,
-    notes: Notes | None = None,
-) -> Spliced:
-    """Feed an engine's bytes to an exchange in the given pieces; `then_lost`: it closes after."""
-    request = request or FakeRequest()
-    notes = notes or Notes()
-    errand = Errand(
-        client=Client(request.as_request(), limits.high_water_bytes),
-        method=request.method,
-        path=request.path,
-        listener=notes,
-        limits=limits,
-        clock=time.monotonic,
-        heads=Heads(),
-        sent_heads={},
-    )
-    exchange = Exchange(errand, Replica("r1", "http://engine"))
-    upstream = Upstream("http://engine", lambda _: None)
-    engine = FakeTransport()
-    upstream.connection_made(engine)
-    run = asyncio.create_task(exchange.run(upstream, b"", b""))
-    await asyncio.sleep(0)
-    for piece in pieces:
-        if exchange.is_over:
-            break
-        upstream.data_received(piece)
-    if then_lost and not exchange.is_over:
-        upstream.connection_lost(None)
-    if not exchange.is_over:
-        run.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await run
-    return Spliced(exchange, request, engine, notes)
-
-
-# ---- engines and clients with sockets
 
 Script = Callable[["Connection"], Awaitable[None]]
 

@@ -20,7 +20,8 @@ import psutil
 
 from tests.support.faults import CHAT, MODEL, Bed, Fault, bed
 from tests.support.processes import until
-from tests.support.proxy import DONE, LAST, ROLE, STREAM_HEAD, Connection, chunk
+from tests.support.proxy import Connection
+from tests.support.raw_http import DONE, LAST, ROLE, STREAM_HEAD, chunk
 
 WORDS = "harbour valley feather window market ladder bridge candle mirror river".split()
 WARM_UP = 0.25

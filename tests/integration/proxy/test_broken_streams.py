@@ -6,23 +6,9 @@ import pytest
 
 from router.openai.usage import Usage
 from router.proxy.reply import Outcome
-from tests.support.proxy import (
-    PATH,
-    QUICK,
-    STREAM_HEAD,
-    Connection,
-    Engine,
-    always,
-    ask,
-    capture,
-    chunk,
-    connected,
-    event,
-    gateway,
-    json_reply,
-    post,
-    split_reply,
-)
+from tests.support.proxy import Connection, Engine, always, ask, connected, gateway, post
+from tests.support.raw_http import PATH, STREAM_HEAD, capture, chunk, event, json_reply, split_reply
+from tests.support.spliced import QUICK
 
 BEGINNING = STREAM_HEAD + chunk(event("a")) + chunk(event("b"))
 

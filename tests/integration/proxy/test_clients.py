@@ -11,21 +11,9 @@ from aiohttp import web
 from router.proxy.client import SentResponse
 from router.proxy.reply import Outcome
 from router.replicas.replica import Replica
-from tests.support.proxy import (
-    LAST,
-    QUICK,
-    ROLE,
-    STREAM_HEAD,
-    Connection,
-    Engine,
-    ask,
-    chunk,
-    connected,
-    event,
-    gateway,
-    post,
-    until,
-)
+from tests.support.proxy import Connection, Engine, ask, connected, gateway, post, until
+from tests.support.raw_http import LAST, ROLE, STREAM_HEAD, chunk, event
+from tests.support.spliced import QUICK
 
 EVENT = chunk(event("x" * 1000))
 

@@ -12,18 +12,18 @@ from router.proxy.forwarder import Forwarder
 from router.proxy.pool import parse_origin
 from router.replicas.replica import Replica
 from tests.support.proxy import (
-    QUICK,
     Connection,
     Engine,
     always,
     ask,
     connected,
     gateway,
-    json_reply,
     post,
     replies,
     until,
 )
+from tests.support.raw_http import json_reply
+from tests.support.spliced import QUICK
 
 GOOD = json_reply(b"{}")
 

@@ -14,24 +14,19 @@ from router.errors import (
 )
 from router.proxy.reply import Outcome
 from router.replicas.replica import Replica
-from tests.support.proxy import (
+from tests.support.proxy import Connection, Engine, always, ask, gateway, replies
+from tests.support.raw_http import (
     DONE,
     LAST,
-    QUICK,
     ROLE,
     STREAM_HEAD,
-    Connection,
-    Engine,
-    always,
-    ask,
     capture,
     chunk,
     event,
-    gateway,
     json_reply,
-    replies,
     stream,
 )
+from tests.support.spliced import QUICK
 
 GOOD = json_reply(b'{"ok":true}')
 ABORT_JSON = json_reply(b'{"choices":[{"finish_reason":"abort","text":""}]}')

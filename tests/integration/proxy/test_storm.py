@@ -4,21 +4,8 @@ import asyncio
 import contextlib
 import random
 
-from tests.support.proxy import (
-    DONE,
-    LAST,
-    ROLE,
-    STREAM_HEAD,
-    Connection,
-    Engine,
-    chunk,
-    connected,
-    event,
-    gateway,
-    post,
-    split_reply,
-    until,
-)
+from tests.support.proxy import Connection, Engine, connected, gateway, post, until
+from tests.support.raw_http import DONE, LAST, ROLE, STREAM_HEAD, chunk, event, split_reply
 
 WORDS = 20
 WHOLE = ROLE + b"".join(event(f"word {number}") for number in range(WORDS)) + DONE

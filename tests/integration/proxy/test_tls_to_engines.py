@@ -8,7 +8,9 @@ from router.errors import ReplicaUnreachable
 from router.proxy.forwarder import Forwarder
 from router.replicas.replica import Replica
 from router.tls import CertificateError, renew, tls_to_replicas
-from tests.support.proxy import QUICK, Engine, always, ask, gateway, json_reply
+from tests.support.proxy import Engine, always, ask, gateway
+from tests.support.raw_http import json_reply
+from tests.support.spliced import QUICK
 from tests.support.tls import Authority, server_context
 
 GOOD = json_reply(b"{}")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.openai.usage import Usage, find_usage
-from tests.support.proxy import capture, split_reply
+from tests.support.raw_http import capture, split_reply
 
 REAL = {
     "chat": Usage(24, 7, None),

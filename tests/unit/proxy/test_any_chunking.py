@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 
 from router.openai.usage import Usage
 from router.proxy.reply import Limits
-from tests.support.proxy import (
+from tests.support.raw_http import (
     DONE,
     ROLE,
     STREAM_HEAD,
-    Spliced,
     capture,
     chunk,
     event,
     json_reply,
-    splice,
     split_reply,
 )
+from tests.support.spliced import Spliced, splice
 
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}\n\n'
 LIMITS = Limits()

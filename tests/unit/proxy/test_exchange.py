@@ -9,22 +9,19 @@ from aiohttp import HttpVersion10
 from router.errors import NoReplicaAvailable, ReplicaFailed, ReplicaUnreachable
 from router.openai.usage import Usage
 from router.proxy.refusal import refusal_of
-from tests.support.proxy import (
+from tests.support.raw_http import (
     DONE,
     LAST,
-    QUICK,
     ROLE,
     STREAM_HEAD,
-    FakeRequest,
-    Notes,
     capture,
     chunk,
     event,
     json_reply,
-    splice,
     split_reply,
     stream,
 )
+from tests.support.spliced import QUICK, FakeRequest, Notes, splice
 
 ANSWER = json_reply(b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}')
 ABORTED = b'{"choices":[{"message":{"content":""},"finish_reason":"abort"}]}'

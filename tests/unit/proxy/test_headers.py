@@ -2,7 +2,7 @@ import pytest
 
 from router.proxy.head import parse_head
 from router.proxy.headers import ended, ours_of, rank_header, reply_head, request_head
-from tests.support.proxy import FakeRequest
+from tests.support.spliced import FakeRequest
 
 
 def lines(head: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from router.proxy.sse import (
     last_event_end,
     sign_of,
 )
-from tests.support.proxy import DONE, ROLE, capture, event, split_reply
+from tests.support.raw_http import DONE, ROLE, capture, event, split_reply
 
 
 def choice(**fields: object) -> bytes:
