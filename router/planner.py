@@ -1,16 +1,15 @@
 """Decides where a generation goes: tokenize → hash → match → rank → reserve.
 
-Tokenizing, and asking an index that is another process', are the only waits. All that follows is
-synchronous, so no other request can come between reading the loads and adding this one to them.
+From reading the loads to adding this request to them all is synchronous, so no other request can
+come between; of other processes' requests only long prompts' can't (`turns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
@@ -20,114 +19,18 @@ from router.blocks.hashing import BYTES_PER_TOKEN
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.index.answers import Known
 from router.openai.generation import Generation, Kind
-from router.openai.responses import is_response, previous_response
+from router.openai.responses import previous_response
+from router.plan import Plan as Plan
 from router.queueing import NoQueue, Queue
 from router.replicas import Member, Pool, Replica, ReplicaId
-from router.routing import Candidate, Decision, Reason
-from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Claim, Contender, Prefix
+from router.routing import Reason
+from router.routing.choosing import NO_PREFIX, Ask, Choice, Chooser, Contender, Prefix
 from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import NoShadows, Shadows
 from router.source import Source
 from router.tokens.once import body_with_ids
 from router.tokens.protocol import TokenizeFailed, Tokenizer
-
-
-class Plan(Struct):
-    """Where one generation goes, and its claim on the replica that serves it.
-
-    A `with` block: the claim starts with the plan and ends with the block. `move` takes it along
-    when another replica is tried.
-    """
-
-    choice: Choice
-    replicas: tuple[Replica, ...]
-    tokenize_failure: str
-    stream: bool
-    generation: Generation
-    body: bytes
-    """What the replica is sent: the client's own bytes, unless ids go in the text's place."""
-    _chooser: Chooser
-    _queue: Queue | NoQueue
-    index_failure: str = ""
-    """Why the central index had no say."""
-    queued_ms: float = 0.0
-    """How long it waited in the router for a replica that could start it."""
-    answer_tokens: int | None = None
-    """How long the answer was, once usage has told."""
-    _claim: Claim | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._release()
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the replica may keep its answer, for asks that go on from it."""
-        return is_response(self.generation)
-
-    @property
-    def decision(self) -> Decision:
-        return self.choice.decision
-
-    @property
-    def candidates(self) -> Mapping[ReplicaId, Candidate]:
-        return self.choice.candidates
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self.choice.query.prompt_tokens
-
-    def prefix(self, replica_id: ReplicaId) -> Prefix:
-        """The prompt in that replica's blocks."""
-        return self.choice.contenders[replica_id].prefix
-
-    def move(self, replica_id: ReplicaId) -> None:
-        """The request goes to this replica now. Moving to where it is changes nothing."""
-        if self._claim is not None and self._claim.replica_id == replica_id:
-            return
-        self._release()
-        self._claim = self._chooser.claim(self.choice, replica_id, silent=not self.stream)
-
-    def sent(self) -> None:
-        """It is on its way to the replica that it was moved to."""
-        if self._claim is not None:
-            self._claim.sent()
-
-    def first_token(self) -> float | None:
-        """Its first token came: the prompt is computed. Returns the TTFT in ms, if it is one.
-
-        A reply that isn't streamed has no first token.
-        """
-        if self._claim is None or not self.stream:
-            return None
-        ttft_ms = self._claim.first_token()
-        self._queue.changed()
-        return ttft_ms
-
-    def predicted_hit_tokens(self, replica_id: ReplicaId) -> int | None:
-        """Prompt tokens that the replica should reuse; None if the prompt isn't known."""
-        return self.candidates[replica_id].hit_tokens if self.prompt_tokens else None
-
-    @property
-    def reachable_hit_tokens(self) -> int | None:
-        """The same of the replica that holds most, wherever the request goes."""
-        if not self.prompt_tokens:
-            return None
-        return max([candidate.hit_tokens for candidate in self.candidates.values()])
-
-    def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.release(self.answer_tokens)
-            self._claim = None
-            self._queue.changed()
-
+from router.turns import Turns
 
 OwnerOf: TypeAlias = Callable[[str], Awaitable[ReplicaId | None]]
 """Who keeps a stored response, by its id."""
@@ -142,6 +45,7 @@ class _Told(Struct):
 
     tokens: bytes
     known: Known | None
+    tokenize_failure: str = ""
     failure: str = ""
     prefixes: dict[tuple[int, str | None], Prefix] = {}
     members: Sequence[Member] = ()
@@ -163,55 +67,60 @@ class Planner:
     owner_of: OwnerOf = _nobody
     queue: Queue | NoQueue = field(default_factory=NoQueue)
     hot: HotBeginnings | NothingHot = field(default_factory=NothingHot)
+    turns: Turns = field(default_factory=Turns)
 
     async def plan(self, generation: Generation, tenant: str = "") -> Plan:
         """Choose and reserve. ModelNotFound, NoReplicaAvailable, QueueFull, QueueTimeout.
 
-        When tokenizing fails or is late the request is routed without its prefix: worse, not
-        broken.
+        When tokenizing fails or is late the request is routed without its prefix.
         """
         self._members(generation.model)
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)
-        told = _Told(tokens, self.source.at_hand)
+        told = _Told(tokens, self.source.at_hand, failure)
         if told.known is None:
             await self._ask(generation, told, self.chooser)
-        choice, queued_ms = await self._choose(generation, told, tenant)
-        self.shadows.observe(choice)
-        self.hot.note(generation.model, generation.salt, tokens, choice)
+        previous = previous_response(generation)
+        owner = None if previous is None else await self.owner_of(previous)
+        begun = 0
+
+        def look() -> Choice:
+            nonlocal begun
+            begun = self.turns.begun
+            return self._consider(generation, told, self.chooser).kept_by(owner)
+
+        choice, queued_ms = look(), 0.0
+        is_kept = choice.decision.reason is Reason.KEPT  # it has one place to go, free or not
+        if not is_kept and self.queue.holds(generation.model, choice):
+            began = self.chooser.clock()
+            choice = await self.queue.wait(generation.model, tenant, look)
+            queued_ms = (self.chooser.clock() - began) * 1e3
+        elif self.turns.is_wanted(choice):
+            with await self.turns.take(choice):
+                choice = choice if self.turns.begun == begun else look()
+                return self._reserve(generation, told, choice)
+        return self._reserve(generation, told, choice, queued_ms)
+
+    def _reserve(
+        self, generation: Generation, told: _Told, choice: Choice, queued_ms: float = 0.0
+    ) -> Plan:
         plan = Plan(
             choice=choice,
             replicas=self._replicas(choice),
-            tokenize_failure=failure,
+            tokenize_failure=told.tokenize_failure,
             stream=generation.stream,
             generation=generation,
-            body=body_with_ids(generation, tokens, self.forward_ids),
+            body=body_with_ids(generation, told.tokens, self.forward_ids),
             _chooser=self.chooser,
             _queue=self.queue,
             index_failure=told.failure,
             queued_ms=queued_ms,
         )
+        self.shadows.observe(choice)
+        self.hot.note(generation.model, generation.salt, told.tokens, choice)
         plan.move(choice.decision.replicas[0])
         return plan
-
-    async def _choose(
-        self, generation: Generation, told: _Told, tenant: str
-    ) -> tuple[Choice, float]:
-        """What is chosen once it need not wait, and how long it waited, in ms."""
-        previous = previous_response(generation)
-        owner = None if previous is None else await self.owner_of(previous)
-
-        def look() -> Choice:
-            return self._consider(generation, told, self.chooser).kept_by(owner)
-
-        choice = look()
-        is_kept = choice.decision.reason is Reason.KEPT  # it has one place to go, free or not
-        if is_kept or not self.queue.holds(generation.model, choice):
-            return choice, 0.0
-        began = self.chooser.clock()
-        choice = await self.queue.wait(generation.model, tenant, look)
-        return choice, (self.chooser.clock() - began) * 1e3
 
     def _replicas(self, choice: Choice) -> tuple[Replica, ...]:
         members = map(self.pool.get, choice.decision.replicas)
@@ -230,8 +139,7 @@ class Planner:
         told = _Told(tokens, self.source.at_hand)
         if told.known is None:
             await self._ask(generation, told, chooser)
-        choice = self._consider(generation, told, chooser)
-        return choice.kept_by(owner), failure, told.failure
+        return self._consider(generation, told, chooser).kept_by(owner), failure, told.failure
 
     async def _tokenize(self, generation: Generation) -> tuple[bytes, str]:
         if (known := self.tokenizer.recall(generation)) is not None:

@@ -18,9 +18,10 @@ from router.routing import POLICIES, Chooser
 from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.shadow import BUCKETS_S, NoShadows, Shadows, Tally
 from router.routing_settings import RoutingSettings
-from router.settings import RouterConfig, TokensSettings
+from router.settings import RouterConfig, SharedSettings, TokensSettings
 from router.source import Source
 from router.tokens import Tokenizers
+from router.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,15 @@ def planner(
         owner_of=waits.owner_of,
         queue=waits.queue,
         hot=hot(config.routing, chooser.clock),
+        turns=turns(config.shared, chooser),
     )
+
+
+def turns(settings: SharedSettings, chooser: Chooser) -> Turns:
+    """None is ever wanted where there are no other processes."""
+    if settings.board is None:
+        return Turns()
+    return Turns(chooser.reservations.siblings, settings.turn_tokens, chooser.clock)
 
 
 def _kinds_with_ids(settings: TokensSettings) -> frozenset[Kind]:

@@ -6,6 +6,7 @@ from router.index_settings import IndexSettings as IndexSettings
 from router.routing_settings import RoutingSettings
 from router.setting_types import Port, Positive, Seconds, Settings
 from router.setting_types import doc as _doc
+from router.shared_settings import SharedSettings as SharedSettings
 
 
 class ReplicaSettings(Settings, frozen=True):
@@ -169,49 +170,6 @@ class EventsSettings(Settings, frozen=True):
     quiet_s: Annotated[
         Seconds, _doc("After so long without a frame, ask whether any was lost.", gt=0)
     ] = 2.0
-
-
-class SharedSettings(Settings, frozen=True):
-    """What several routers agree on, in Redis."""
-
-    url: Annotated[
-        str | None,
-        _doc(
-            "Redis of all routers: redis://, rediss:// (TLS), unix://, "
-            "redis+sentinel://host,host/master or redis+cluster://host,host; none: no others."
-        ),
-    ] = None
-    prefix: Annotated[str, _doc("Begins every key.", min_length=1)] = "warmgate"
-    interval_s: Annotated[Seconds, _doc("Between two exchanges of load.", ge=0.02)] = 0.15
-    busy_interval_s: Annotated[
-        Seconds, _doc("The same while prompts wait; at most a twentieth of a core.", ge=0.01)
-    ] = 0.01
-    ttl_s: Annotated[
-        Seconds, _doc("A router not heard of for so long has no load any more.", gt=0)
-    ] = 2.0
-    deadline_ms: Annotated[float, _doc("Longest wait for one answer of Redis.", gt=0)] = 100.0
-    responses_ttl_s: Annotated[
-        Seconds, _doc("So long it is known which replica keeps a stored response.", gt=0)
-    ] = 3600.0
-    max_responses: Annotated[
-        int, _doc("Stored responses whose replica this router remembers itself.", ge=1)
-    ] = 100_000
-    sessions_ttl_s: Annotated[
-        Seconds, _doc("So long it is known where a session was moved to.", gt=0)
-    ] = 600.0
-    max_sessions: Annotated[int, _doc("Moved sessions that this router remembers.", ge=1)] = 100_000
-    snapshot_max_bytes: Annotated[
-        int,
-        _doc("Most of the index that is kept there for routers that start; 0: nothing.", ge=0),
-    ] = 32 * 2**20
-    snapshot_interval_s: Annotated[
-        Seconds, _doc("Between two copies of it, whichever router makes them.", gt=0)
-    ] = 30.0
-    board: Annotated[
-        str | None, _doc("File of the load of this host's processes; --processes makes it.")
-    ] = None
-    processes: Annotated[int, _doc("How many share it.", ge=1, le=64)] = 1
-    slot: Annotated[int, _doc("Which of them this is, from 0.", ge=0, le=63)] = 0
 
 
 class TenantsSettings(Settings, frozen=True):

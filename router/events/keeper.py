@@ -183,23 +183,27 @@ class Keeper:
             if (snapshot := await self._copy(replica_id, watched)) is not None:
                 found.append(snapshot)
                 left -= snapshot.held.blocks
-                await asyncio.sleep(0)  # a replica's blocks take some milliseconds
         return found
 
     async def _copy(self, replica_id: str, watched: Watched) -> ReplicaSnapshot | None:
+        """With turns for others. None: it is not followed, or gets no rest."""
         for _ in range(_TURNS_FOR_A_FRAME):
             standing = watched.standing
             position = standing.tracker.position if standing is not None else None
             if standing is None or position is None:
                 return None
-            if not standing.is_midway:
-                break
-            await asyncio.sleep(0)
-        else:
-            return None
-        held = self.index.dump(replica_id)
-        where = standing.known_from, standing.must_relearn
-        return ReplicaSnapshot(replica_id, *position, held, standing.doubt, *where)
+            if standing.is_midway:
+                await asyncio.sleep(0)
+                continue
+            doubt, known_from = standing.doubt, standing.known_from
+            must_relearn = standing.must_relearn
+            with self.index.copy(replica_id) as copy:
+                while copy.step():  # noqa: ASYNC110  it is we who go on
+                    await asyncio.sleep(0)
+            if not copy.is_void:
+                held = await asyncio.to_thread(copy.dump)
+                return ReplicaSnapshot(replica_id, *position, held, doubt, known_from, must_relearn)
+        return None
 
     def _begin(self, replica_id: str, trust: ReplicaTrust) -> Standing:
         """From what another router, or an earlier one, knew; else from nothing."""

@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from router.index.dump import HoldingsDump
+from router.index.copying import Copy
+from router.index.dump import HoldingsDump, ShelfDump
 from router.index.protocol import PrefixIndex
 from router.replicas.replica import ReplicaId
 
 FORMAT: Final = 1
-_MAP_OF_TWO: Final = b"\x82"
-_ARRAY: Final = struct.Struct(">BI")
+_LONG: Final = struct.Struct(">BI")
 _ARRAY_32: Final = 0xDD
+_BIN_32: Final = 0xC6
+_MAP_OF_FEW: Final = 0x80
+_pack: Final = msgspec.msgpack.encode
 BYTES_A_BLOCK: Final = 18
 """Of a snapshot: engine hash, block hash, depth."""
 
@@ -30,8 +33,8 @@ BYTES_A_BLOCK: Final = 18
 class IndexWithDumps(PrefixIndex, Protocol):
     """An index that can be copied."""
 
-    def dump(self, replica_id: ReplicaId) -> HoldingsDump:
-        """All that a replica holds."""
+    def copy(self, replica_id: ReplicaId) -> Copy:
+        """All that a replica holds, a piece at a time."""
         ...
 
     def replicas(self) -> dict[ReplicaId, int]:
@@ -71,15 +74,42 @@ class UnreadableSnapshot(Exception):
 
 
 async def encode_in_turns(replicas: Collection[ReplicaSnapshot]) -> bytes:
-    """A `Snapshot`, with turns for others between replicas: of megabytes each takes a while."""
-    pack = msgspec.msgpack.encode
-    parts = [_MAP_OF_TWO, pack("replicas"), _ARRAY.pack(_ARRAY_32, len(replicas))]
+    """A `Snapshot`, with turns for others between replicas. Of what is long nothing is copied but
+    in a thread."""
+    parts = [_map(2), _pack("replicas"), _LONG.pack(_ARRAY_32, len(replicas))]
     for one in replicas:
-        parts.append(pack(one))
+        parts += _fields(one, {"held": _held(one.held)})
         await asyncio.sleep(0)
-    parts += [pack("format"), pack(FORMAT)]
-    # in a thread, for it lets go of the interpreter's lock, and copies once
+    parts += [_pack("format"), _pack(FORMAT)]
+    # it lets go of the interpreter's lock, and copies once
     return await asyncio.to_thread(b"".join, parts)
+
+
+def _held(held: HoldingsDump) -> list[bytes]:
+    shelves = [_LONG.pack(_ARRAY_32, len(held.shelves))]
+    for shelf in held.shelves:
+        shelves += _shelf(shelf)
+    return _fields(held, {"shelves": shelves})
+
+
+def _shelf(shelf: ShelfDump) -> list[bytes]:
+    arrays = {"keys": shelf.keys, "blocks": shelf.blocks, "depths": shelf.depths}
+    long = {name: [_LONG.pack(_BIN_32, len(raw)), raw] for name, raw in arrays.items()}
+    return _fields(shelf, long)
+
+
+def _fields(struct_: msgspec.Struct, packed: Mapping[str, list[bytes]]) -> list[bytes]:
+    """As msgspec packs it, in parts; of some fields these are there already."""
+    names = struct_.__struct_fields__
+    parts = [_map(len(names))]
+    for name in names:
+        parts.append(_pack(name))
+        parts += packed[name] if name in packed else [_pack(getattr(struct_, name))]
+    return parts
+
+
+def _map(fields: int) -> bytes:
+    return bytes([_MAP_OF_FEW | fields])
 
 
 def decode_snapshot(raw: bytes) -> dict[ReplicaId, ReplicaSnapshot]:

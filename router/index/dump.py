@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,14 +10,17 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from router.compiled import Cells
 from router.index import kernels, sweeping
 from router.index.arena import Arena
 from router.index.booking import OFFSET, SPREAD
-from router.index.holdings import Holdings, Shelf, ShelfKey
-from router.index.layout import COPIES_BITS, COUNT, LEVELS, MAX_COPIES
+from router.index.holdings import Shelf, ShelfKey
+from router.index.layout import COPIES_BITS, LEVELS, MAX_COPIES
 
+ALL_KEYS: Final = int(sweeping.ALL_KEYS)
 _UNSPREAD: Final = np.uint64(pow(int(SPREAD), -1, 2**64))
 _LOADED_AT_ONCE: Final = 4096
+_LISTED_AT_ONCE: Final = 8192
 
 
 class ShelfDump(msgspec.Struct, frozen=True):
@@ -50,6 +54,21 @@ class Listing:
     blocks: NDArray[np.uint64]
     marks: NDArray[np.uint32]
 
+    @classmethod
+    def empty(cls, count: int) -> Listing:
+        """Room for so many."""
+        numbers = np.empty(count, np.uint64), np.empty(count, np.uint64)
+        return cls(*numbers, np.empty(count, np.uint32))
+
+    @property
+    def cells(self) -> tuple[Cells, Cells, Cells]:
+        """As kernels want them."""
+        return self.keys.view(np.uint32), self.blocks.view(np.uint32), self.marks
+
+    def only(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Listing:
+        """Some of them."""
+        return Listing(self.keys[which], self.blocks[which], self.marks[which])
+
     @property
     def depths(self) -> NDArray[np.uint16]:
         return (self.marks >> np.uint32(COPIES_BITS)).astype(np.uint16)
@@ -64,17 +83,43 @@ class Listing:
 
 def listed(arena: Arena, shelf: Shelf, most: int | None = None) -> Listing:
     """All of a shelf; or at most so many entries of it, as good as drawn at random. O(blocks)."""
-    count = int(arena.cells[shelf.table + COUNT])
-    count = count if most is None else min(count, most)
-    keys, blocks = np.empty(count, np.uint64), np.empty(count, np.uint64)
-    marks = np.empty(count, np.uint32)
-    sweeping.listed(arena.cells, shelf.table, keys.view(np.uint32), blocks.view(np.uint32), marks)
-    return Listing(keys, blocks, marks)
+    pieces, where, count = [Listing.empty(0)], 0, 0
+    while where < ALL_KEYS and (most is None or count < most):
+        where, piece = listed_from(arena, shelf.table, where)
+        count += len(piece.keys)
+        pieces.append(piece)
+    return joined(pieces).only(slice(most))
 
 
-def dump_holdings(arena: Arena, holdings: Holdings) -> HoldingsDump:
-    shelves = [_dump_shelf(arena, group, shelf) for group, shelf in holdings.shelves.items()]
-    return HoldingsDump(sorted(holdings.block_sizes), shelves)
+def listed_from(arena: Arena, table: int, where: int) -> tuple[int, Listing]:
+    """Some thousand entries of a shelf from `where` on, and where to go on. At `ALL_KEYS` it has
+    no more."""
+    room = Listing.empty(_LISTED_AT_ONCE)
+    where, count = sweeping.listed(arena.cells, table, where, room.cells)
+    return where, room.only(slice(count))
+
+
+def joined(pieces: Sequence[Listing]) -> Listing:
+    """All in one, in their order."""
+    return Listing(
+        np.concatenate([piece.keys for piece in pieces]),
+        np.concatenate([piece.blocks for piece in pieces]),
+        np.concatenate([piece.marks for piece in pieces]),
+    )
+
+
+def shelf_dump(group: ShelfKey, pieces: Sequence[Listing]) -> ShelfDump:
+    """As it is kept and sent. O(blocks), but no call into numpy is about more than one piece."""
+    copies: dict[int, int] = {}
+    for piece in pieces:
+        copies.update(piece.more_copies)
+    return ShelfDump(
+        group,
+        b"".join([piece.keys.tobytes() for piece in pieces]),
+        b"".join([piece.blocks.tobytes() for piece in pieces]),
+        b"".join([piece.depths.tobytes() for piece in pieces]),
+        copies,
+    )
 
 
 def load_shelf(arena: Arena, shelf: Shelf, dump: ShelfDump) -> int:
@@ -105,9 +150,3 @@ def _add_copies(arena: Arena, shelf: Shelf, copies: dict[int, int]) -> None:
             blocks = np.full(len(again), block, np.uint64)
             booked = again.view(np.uint32), blocks.view(np.uint32)
             arena.write(kernels.store, shelf.table, depth, *booked, int(LEVELS))
-
-
-def _dump_shelf(arena: Arena, group: ShelfKey, shelf: Shelf) -> ShelfDump:
-    held = listed(arena, shelf)
-    arrays = (held.keys.tobytes(), held.blocks.tobytes(), held.depths.tobytes())
-    return ShelfDump(group, *arrays, held.more_copies)

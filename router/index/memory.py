@@ -11,7 +11,8 @@ from router.compiled import Cells
 from router.index import kernels
 from router.index.arena import Allocate, Arena, halves
 from router.index.bound import Trimmer
-from router.index.dump import HoldingsDump, dump_holdings, listed, load_shelf
+from router.index.copying import Copy
+from router.index.dump import HoldingsDump, listed, load_shelf
 from router.index.holdings import (
     GUESSES,
     Holdings,
@@ -62,6 +63,7 @@ class MemoryIndex:
         self._slots = Slots(self._arena)
         self._trimmer = Trimmer(self._arena, self._stats)
         self._replicas: dict[ReplicaId, Holdings] = {}
+        self._copies: list[Copy] = []
 
     def __len__(self) -> int:
         """(block, replica) pairs held, each KV cache group for itself. O(replicas)."""
@@ -177,7 +179,14 @@ class MemoryIndex:
 
     def dump(self, replica_id: ReplicaId) -> HoldingsDump:
         """All that a replica holds (what waits for a parent apart). O(blocks)."""
-        return dump_holdings(self._arena, self._replicas.get(replica_id, Holdings(NO_SLOT)))
+        copy = self.copy(replica_id)
+        while copy.step():
+            pass
+        return copy.dump()
+
+    def copy(self, replica_id: ReplicaId) -> Copy:
+        """The same, a piece at a time."""
+        return Copy(self._arena, self._replicas.get(replica_id, Holdings(NO_SLOT)), self._copies)
 
     def load(self, replica_id: ReplicaId, dump: HoldingsDump) -> None:
         """Make a replica hold what was dumped, and nothing else."""
@@ -224,6 +233,9 @@ class MemoryIndex:
 
     def _retire(self, holdings: Holdings) -> None:
         self._trimmer.abandon(holdings)
+        for copy in self._copies:
+            for shelf in holdings.shelves.values():
+                copy.void(shelf.table)
         self._slots.retire(holdings)
         self._slots.sweep(TIDY_BLOCKS)
 
@@ -261,6 +273,8 @@ class MemoryIndex:
             self._take(shelf, depth, handles_of(event.block_hashes), halves(blocks), mode)
 
     def _take(self, shelf: Shelf, depth: int, handles: Cells, blocks: Cells, mode: int) -> None:
+        for copy in self._copies:
+            copy.note(shelf.table, handles)
         done, again, conflicts = self._arena.write(
             kernels.store, shelf.table, depth, handles, blocks, mode
         )
@@ -272,6 +286,8 @@ class MemoryIndex:
 
     def _remove(self, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
         keys = handles_of(tuple(handles))  # they are written over
+        for copy in self._copies:
+            copy.note(shelf.table, keys)
         unknown = self._arena.write(kernels.remove_copies, shelf.table, keys)
         self._stats.removed += len(handles) - unknown
         if unknown:

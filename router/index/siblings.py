@@ -1,6 +1,7 @@
 """Who else sends to the same replicas: other routers, other processes of this host."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 from router.blocks import BlockHash
@@ -55,6 +56,9 @@ class NoOthers:
 class Siblings(Protocol):
     """Other processes of this host that send to the same replicas."""
 
+    is_nobody: bool
+    """There are none."""
+
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What they make the replica do now."""
 
@@ -73,6 +77,19 @@ class Siblings(Protocol):
     def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:
         """Leading blocks of `prefix` (not empty) that theirs in flight hold or compute."""
 
+    @property
+    def begun(self) -> int:
+        """Counts up with each request that any of us, or they, begin."""
+
+    def turn(self) -> AbstractContextManager[None] | None:
+        """Until its end none of them has one. None: one of them has it now."""
+
+    def tell(self, word: bytes) -> None:
+        """All of them should know this."""
+
+    def hear(self) -> Sequence[bytes]:
+        """What they have told since this was last called, those that ended included."""
+
     def forget(self, replica_id: ReplicaId) -> None:
         """It left, and nothing of ours is in flight there."""
 
@@ -85,6 +102,18 @@ class NoSiblings:
     """One process."""
 
     untold = 0
+    begun = 0
+
+    is_nobody = True
+
+    def turn(self) -> AbstractContextManager[None] | None:
+        return nullcontext()
+
+    def tell(self, word: bytes) -> None:
+        """Nobody wants to know."""
+
+    def hear(self) -> Sequence[bytes]:
+        return ()
 
     def get(self, replica_id: ReplicaId) -> Load | None:
         return None

@@ -1,10 +1,10 @@
 """What is compiled of the index beside its daily work: slots that come and go, memory given back in
 slices, listing what is held."""
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from router.compiled import Cells, called, entry, inlined, integer
-from router.index.booking import block_of, let_all_go, let_go, no_change
+from router.index.booking import block_of, let_all_go, let_go, no_change, shelf_key
 from router.index.layout import (
     BLOCK,
     CAP,
@@ -31,12 +31,15 @@ from router.index.layout import (
     WIDTH,
 )
 from router.index.replica_sets import give_record, slot_record
-from router.index.tables import merge, remove, segment_at
+from router.index.tables import find, merge, remove, segment_at, winding
 from router.index.units import cell, give_unit, take_unit
 
 ALL_KEYS: Final = integer(2**32)
 """Where a walk over a table ends."""
 _CELLS: Final = "uint32[::1]"
+_ENTRIES: Final = f"UniTuple({_CELLS}, 3)"
+Entries: TypeAlias = tuple[Cells, Cells, Cells]
+"""Room for what lies on a shelf: spread handles, blocks (both in halves), depth and copies."""
 _SEGMENT_COST: Final = integer(32)
 
 
@@ -161,25 +164,56 @@ def trim_segment(cells: Cells, shelf: int, segment: int) -> int:
     return trimmed
 
 
-@entry(f"int64({_CELLS}, int64, {_CELLS}, {_CELLS}, {_CELLS})")
-def listed(cells: Cells, shelf: int, keys: Cells, blocks: Cells, marks: Cells) -> int:
-    """Spread handles, blocks, and depth and copies, of as many entries as there is room for.
+@inlined
+def write_down(cells: Cells, at: int, into: Entries, number: int) -> None:
+    """A shelf's entry: its spread handle, its block, its depth and copies."""
+    keys, blocks, marks = into
+    keys[2 * number] = cells[at]
+    keys[2 * number + 1] = cells[at + KEY_HIGH]
+    blocks[2 * number] = cells[at + BLOCK]
+    blocks[2 * number + 1] = cells[at + BLOCK + 1]
+    marks[number] = cells[at + MARK]
 
-    Returns how many; if not all, they are as good as drawn at random.
+
+@entry(f"UniTuple(int64, 2)({_CELLS}, int64, int64, {_ENTRIES})")
+def listed(cells: Cells, shelf: int, where: int, into: Entries) -> tuple[int, int]:
+    """Entries from `where` on, as long as a whole segment more finds room.
+
+    Returns where to go on, and how many were listed. Entries lie in the order of their keys,
+    whatever splits or becomes one between two calls: each is listed once.
     """
-    width = cell(cells, shelf + WIDTH)
-    count = where = integer(0)
-    while where < ALL_KEYS:
-        segment = segment_at(cells, shelf, where)
+    width, places = cell(cells, shelf + WIDTH), cell(cells, shelf + PLACES)
+    looked = count = integer(0)
+    most = len(into[2])
+    while where < ALL_KEYS and looked + places <= 2 * most and count + places <= most:
+        segment, start = segment_at(cells, shelf, where), where
         where = end_of(cells, segment)
+        looked += places
         at = segment + SEGMENT_HEAD
-        for _ in range(cell(cells, shelf + PLACES)):
-            if cells[at + MARK] and count < len(marks):
-                keys[2 * count] = cells[at]
-                keys[2 * count + 1] = cells[at + KEY_HIGH]
-                blocks[2 * count] = cells[at + BLOCK]
-                blocks[2 * count + 1] = cells[at + BLOCK + 1]
-                marks[count] = cells[at + MARK]
+        for _ in range(places):
+            # it may have been made one with those before `start`
+            if cells[at + MARK] and winding(cell(cells, at + KEY_HIGH)) >= start:
+                write_down(cells, at, into, count)
                 count += 1
             at += width
+    return where, count
+
+
+@entry(f"int64({_CELLS}, int64, int64, {_CELLS}, {_ENTRIES})")
+def still(cells: Cells, shelf: int, where: int, handles: Cells, into: Entries) -> int:
+    """What a shelf has now of those of these handles that lie at `where` or behind; a mark of 0:
+    nothing. Returns how many lie there."""
+    keys, _, marks = into
+    count = integer(0)
+    for number in range(len(handles) >> 1):
+        high, low = shelf_key(handles, number)
+        if winding(high) < where:
+            continue
+        at = find(cells, shelf, high, low)
+        if at > 0:
+            write_down(cells, at, into, count)
+        else:
+            keys[2 * count], keys[2 * count + 1] = low, high
+            marks[count] = 0
+        count += 1
     return count

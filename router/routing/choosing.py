@@ -172,6 +172,7 @@ class Chooser:
         """
         for batch in self.reservations.over():
             self.learner.learn(batch)
+        self.learner.listen()
         candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
         ring_key = _ring_key(ask, contenders, candidates)

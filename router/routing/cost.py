@@ -29,6 +29,11 @@ def computing_ms(query: RouteQuery, candidate: Candidate) -> float:
 
 AGAIN = 0.2
 """Computing what another replica is computing already costs others at least such a share of it."""
+ONCE_MORE = 1.0
+"""The same where two compute it already, and one of them has little else to do: for a third time
+there is no other reason than that waiting was predicted to take too long."""
+LITTLE_ELSE = 0.05
+"""In tokens, as a share of what is computed already: those are counted, not predicted."""
 
 
 class Surroundings(Struct, frozen=True, gc=False):
@@ -51,26 +56,33 @@ class Surroundings(Struct, frozen=True, gc=False):
     """Requests per replica."""
     most_hit_tokens: int = 0
     """Of this prompt, at one of them."""
+    is_copied: bool = False
+    """Several are computing `coming_tokens`, and one of them has little else to compute."""
 
     @classmethod
     def of(cls, candidates: Sequence[Candidate]) -> "Surroundings":
         total, queueing, in_flight, most, coming = 0.0, 0, 0, 0, 0
+        copies, other_tokens = 0, 0
         for c in candidates:
             total += c.busy
             in_flight += (there := c.in_flight)
             if there > c.running:
                 queueing += 1
-            if (hit := c.hit_tokens) > coming:
-                if hit > most:
-                    most = hit
-                if c.expected_tokens > 0:
-                    coming = hit
+            if (hit := c.hit_tokens) > most:
+                most = hit
+            if hit >= coming and c.expected_tokens > 0:
+                others = c.queued_tokens - c.expected_tokens
+                if hit > coming:
+                    coming, copies, other_tokens = hit, 0, others
+                copies += 1
+                if others < other_tokens:
+                    other_tokens = others
         count = len(candidates)
         busy, queueing_share = total / count, queueing / (count + 1)
         return cls(
             busy, queueing_share, coming, _queue(busy / 2.0),
             _queue((busy + queueing_share) / 2.0), _queue(SHARE_BOUND * busy),
-            in_flight / count, most,
+            in_flight / count, most, copies > 1 and other_tokens < LITTLE_ELSE * coming,
         )  # fmt: skip
 
 
@@ -85,7 +97,8 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
 
     What another replica is computing at this moment costs at least a fifth more, however idle the
     fleet is: how busy replicas were of late knows nothing yet of a burst of equal prompts, and each
-    that leaves to be there a little sooner is a prefill and a copy that nobody needs.
+    that leaves to be there a little sooner is a prefill and a copy that nobody needs. What two
+    compute already costs twice as much a third time, unless both have other prompts to compute.
 
     Memory is a queue of the same kind: a request that holds the share f of a cache for its answer's
     D ms takes f · D of it, and delays others by f · D · ρ / (1 - ρ) with ρ the share that is held.
@@ -124,9 +137,10 @@ def cost_parts_ms(
     decoding_ms = candidate.running * ttft.ms_per_running
     delays = around.delays_behind if candidate.in_flight > candidate.running else around.delays
     others_ms = own_ms * delays + decoding_ms
-    if around.coming_tokens > hit_tokens and delays < AGAIN:
+    again_share = ONCE_MORE if around.is_copied else AGAIN
+    if around.coming_tokens > hit_tokens and delays < again_share:
         again_ms = ttft.computing_ms(around.coming_tokens - hit_tokens, hit_tokens)
-        others_ms += again_ms * (AGAIN - delays)
+        others_ms += again_ms * (again_share - delays)
     if candidate.memory_ms and candidate.full:
         others_ms += candidate.memory_ms * _queue(candidate.full)
     if candidate.busy > SHARE_BOUND * around.busy:

@@ -39,7 +39,7 @@ class Learner:
     """The same of replicas that have shown nothing of their own."""
 
     def __post_init__(self) -> None:
-        self.lessons = Lessons(self.speeds)
+        self.lessons = Lessons(self.speeds, self.reservations.siblings)
 
     def sent(self, replica_id: ReplicaId, fleet: str, distance_ms: float) -> None:
         """A prompt goes there."""
@@ -63,12 +63,20 @@ class Learner:
         )  # fmt: skip
         lesson = Lesson(batch.replica_id, where.fleet, batch.began, batch.ended, sample)
         self.lessons.learn(lesson, self.reservations.others.quiet)
-        usual_ms = self.speeds.of_fleet(where.fleet).predict_ms(*USUAL)
-        if _has_changed(self._fleets.get(where.fleet), usual_ms):
-            self._fleets[where.fleet] = usual_ms
-            self._reprice([i for i, each in self._sent_to.items() if each.fleet == where.fleet])
-        else:
-            self._reprice((batch.replica_id,))
+        self._learnt(batch.replica_id, where.fleet)
+
+    def listen(self) -> None:
+        """Learn what other processes of this host have learnt."""
+        for replica_id, fleet in self.lessons.listen():
+            self._learnt(replica_id, fleet)
+
+    def _learnt(self, replica_id: ReplicaId, fleet: str) -> None:
+        usual_ms = self.speeds.of_fleet(fleet).predict_ms(*USUAL)
+        if _has_changed(self._fleets.get(fleet), usual_ms):
+            self._fleets[fleet] = usual_ms
+            self._reprice([i for i, each in self._sent_to.items() if each.fleet == fleet])
+        elif replica_id in self._sent_to:
+            self._reprice((replica_id,))
 
     def _reprice(self, replica_ids: Iterable[ReplicaId]) -> None:
         for replica_id in replica_ids:

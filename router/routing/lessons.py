@@ -4,26 +4,37 @@ Other routers' load is heard late. A prompt that waited behind theirs, or was co
 with theirs, seems to show a slow replica, and each router would see other replicas as slow. So
 where there are others, a lesson waits for their words about its time, and is dropped if they had
 prompts there.
+
+Processes of one host learn the same: each lesson is told to the others, who learn it too. With
+speeds of their own they would make the same choice differently, and what one waits for, because
+waiting seems the shorter, the next one would have computed once more.
 """
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
+from router.index.siblings import NoSiblings, Siblings
 from router.replicas import ReplicaId
 from router.routing.speeds import Speeds
-from router.routing.ttft import Sample, predicted_ms
+from router.routing.ttft import Sample, predicted_ms, size_class
 
 MOST_HELD: Final = 1024
 MOST_DROPPED: Final = 32
 """Of so many in a row that others were in the way of, the quickest for its length teaches after
 all: in a fleet that is never quiet it comes nearest to the truth."""
+TOLD_EVERY_S: Final = 0.02
+"""All siblings learn all lessons, which takes each of them some 50 µs. So of prompts of one size
+each process teaches no more than one in so long, itself included: all shall know the same."""
 
 
-class Lesson(Struct, frozen=True, gc=False):
+class Lesson(Struct, frozen=True, gc=False, array_like=True):
     """A sample of one replica, and from when to when it was taken, in seconds of the clock."""
 
     replica_id: ReplicaId
@@ -33,11 +44,21 @@ class Lesson(Struct, frozen=True, gc=False):
     sample: Sample
 
 
+_pack: Final = msgspec.msgpack.encode
+_unpack: Final = msgspec.msgpack.Decoder(Lesson).decode
+
+
 @dataclass(slots=True)
 class Lessons:
-    """In the order of their ends; beyond `MOST_HELD` the oldest are forgotten."""
+    """In the order of their ends; beyond `MOST_HELD` the oldest are forgotten.
+
+    `siblings`: who learns the same.
+    """
 
     speeds: Speeds
+    siblings: Siblings = field(default_factory=NoSiblings)
+    _told_at: dict[int, float] = field(default_factory=dict)
+    """When a lesson of this size was told last."""
     _held: deque[Lesson] = field(default_factory=lambda: deque(maxlen=MOST_HELD))
     _dropped: dict[str, list[Lesson]] = field(default_factory=dict)
 
@@ -57,8 +78,26 @@ class Lessons:
             else:
                 self._drop(first)
 
+    def listen(self) -> Collection[tuple[ReplicaId, str]]:
+        """Learn what siblings have told. Returns of which replicas, and their fleets."""
+        if not (words := self.siblings.hear()):
+            return ()
+        taught = set()
+        for word in words:
+            with suppress(msgspec.DecodeError):
+                lesson = _unpack(word)
+                self.speeds.observe(lesson.replica_id, lesson.fleet, lesson.sample)
+                taught.add((lesson.replica_id, lesson.fleet))
+        return taught
+
     def _teach(self, lesson: Lesson) -> None:
         self._dropped.pop(lesson.fleet, None)
+        if not self.siblings.is_nobody:
+            size = size_class(lesson.sample.uncached_tokens)
+            if lesson.ended - self._told_at.get(size, -math.inf) < TOLD_EVERY_S:
+                return
+            self._told_at[size] = lesson.ended
+            self.siblings.tell(_pack(lesson))
         self.speeds.observe(lesson.replica_id, lesson.fleet, lesson.sample)
 
     def _drop(self, lesson: Lesson) -> None:

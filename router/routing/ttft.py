@@ -88,7 +88,7 @@ class Ttft(Struct, frozen=True, gc=False):
         return self.base_ms + own_ms + wait_ms + running * self.ms_per_running
 
 
-class Sample(Struct, frozen=True, gc=False):
+class Sample(Struct, frozen=True, gc=False, array_like=True):
     """A prompt that was computed, or several in one step: what had to be computed, beside how many
     that decode. `pairs`: as of one prompt, if it isn't told."""
 
@@ -164,7 +164,7 @@ class TtftModel:
         x, y = _features(sample), sample.service_ms
         products = [x[row] * x[column] for row, column in _UPPER]
         products += [value * y for value in x]
-        size = _size_class(sample.uncached_tokens)
+        size = size_class(sample.uncached_tokens)
         before = self._of_size.get(size, _NOTHING)
         after = [
             DECAY * old + weight * product for old, product in zip(before, products, strict=True)
@@ -207,7 +207,8 @@ def _scale(a: list[list[float]], b: list[float], prior: Sequence[float]) -> floa
     return max(scale, 1e-3)
 
 
-def _size_class(uncached_tokens: int) -> int:
+def size_class(uncached_tokens: int) -> int:
+    """Prompts of one class make each other's past fade."""
     bits = max(uncached_tokens, 0).bit_length()
     return min(max(bits - _SMALLEST_BITS, 0), SIZES - 1)
 

@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from router.index.load import Load
 from router.index.reservations import Reservation
 from router.replicas import ReplicaId
 from router.shared.coming import ComingBoard
+from router.shared.words import WordBoard
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class LoadBoard:
     nobody uses are given to others. So each look makes sure that the row is still the same's.
     """
 
+    is_nobody = False
+
     def __init__(self, path: Path, slot: int, processes: int, clock: Callable[[], float]) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         if os.fstat(self._file).st_size < _SIZE:
@@ -69,6 +72,7 @@ class LoadBoard:
         """Replicas that found no room, and when to look again."""
         self._reader: _Reader | None = None
         self._coming = ComingBoard(path.with_suffix(".coming"), slot, processes, SLOTS)
+        self._words = WordBoard(path.with_suffix(".words"), slot, processes, SLOTS)
         self.clear(slot)
 
     @property
@@ -113,6 +117,23 @@ class LoadBoard:
         """Load what reading takes: else the first choice would wait for it."""
         self._open()
 
+    @property
+    def begun(self) -> int:
+        """So many requests with a prefix were sent so far, by all of us."""
+        return self._coming.begun
+
+    def turn(self) -> AbstractContextManager[None] | None:
+        """See `Siblings`."""
+        return self._coming.turn()
+
+    def tell(self, word: bytes) -> None:
+        """See `Siblings`."""
+        self._words.say(word)
+
+    def hear(self) -> list[bytes]:
+        """See `Siblings`."""
+        return self._words.hear()
+
     def begin(self, reservation: Reservation) -> None:
         """We sent this: its prefix is coming there."""
         if reservation.prefix and (row := self._row(reservation.replica_id)) is not None:
@@ -150,6 +171,7 @@ class LoadBoard:
 
     def close(self) -> None:
         self._coming.close()
+        self._words.close()
         self._names.release()
         self._reader = None
         with suppress(BufferError):

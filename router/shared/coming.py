@@ -6,12 +6,16 @@ an entry that is read while it is written matches too little, never too much. Fi
 together, so that one look over some KiB finds all prefixes that may have something in common.
 """
 
+from __future__ import annotations
+
+import fcntl
 import mmap
 import os
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -30,27 +34,65 @@ _WORD_BYTES: Final = 8
 _REPLICAS: Final = 1024
 
 
+class Turn:
+    """A lock on a file, until the `with` block ends."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
 class ComingBoard:
     """One process' view of all shelves. `row`s are replicas' numbers, the same for everybody."""
 
     def __init__(self, path: Path, slot: int, processes: int, slots: int) -> None:
-        size = slots * ENTRIES * (1 + _ENTRY) * _WORD_BYTES
+        size = (slots * ENTRIES * (1 + _ENTRY) + slots) * _WORD_BYTES
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         if os.fstat(self._file).st_size < size:
             os.ftruncate(self._file, size)
         self._memory = mmap.mmap(self._file, size)
         self._words = memoryview(self._memory).cast("Q")
-        # the first hash of every entry (0: it is free), then the entries
+        # the first hash of every entry (0: it is free), then the entries, then for each slot how
+        # many prefixes it has ever begun
         self._entries_at = slots * ENTRIES
+        begun_at = slots * ENTRIES * (1 + _ENTRY)
+        self._begun = self._words[begun_at : begun_at + processes]
+        self._slot = slot
         all_words = np.frombuffer(self._memory, np.uint64)
         self._roots = all_words[: processes * ENTRIES]
-        self._entries = all_words[self._entries_at :].reshape(slots * ENTRIES, _ENTRY)
+        self._entries = all_words[self._entries_at : begun_at].reshape(slots * ENTRIES, _ENTRY)
         self._found = np.empty((_REPLICAS, 2), np.int64)
         self._own = range(slot * ENTRIES, (slot + 1) * ENTRIES)
         self._free = list(self._own)
         self._placed: dict[tuple[int, BlockHash], tuple[int, int]] = {}
         """Entry and number of requests, by row and last hash."""
         self.clear(slot)
+
+    @property
+    def begun(self) -> int:
+        """So many requests with a prefix were sent so far, by all processes. O(processes)."""
+        return sum(self._begun)
+
+    def turn(self) -> Turn | None:
+        """Until it ends no other process has one; None: another one has it. Whoever is killed has
+        none any more."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        return Turn(self._file)
 
     def begin(self, reservation: Reservation, row: int) -> None:
         """A request is sent. Beyond `ENTRIES` distinct prefixes nothing is told. O(blocks / 8)."""
@@ -62,6 +104,8 @@ class ComingBoard:
             entry = self._free.pop()
             self._placed[key] = entry, 1
             self._write(entry, reservation.prefix, row)
+        # last: who has seen it counted sees the entry
+        self._begun[self._slot] += 1
 
     def end(self, reservation: Reservation, row: int) -> None:
         """It is over."""
@@ -89,6 +133,7 @@ class ComingBoard:
         self._words[roots] = array("Q", bytes(ENTRIES * _WORD_BYTES))
 
     def close(self) -> None:
+        self._begun.release()
         self._words.release()
         del self._roots, self._entries
         with suppress(BufferError):

@@ -1,6 +1,9 @@
 """Herding: equal cold prompts over routers of one host. How often is the prefix computed?
 
 python -m tests.bench.herding [--processes 4] [--prompts 100] [--tokens 8192] [--plain]
+
+An engine always computes a prompt's last block, whatever it holds: what is shared is the prefix
+before it, and copies are counted of that. Goal: at most two.
 """
 
 import argparse
@@ -8,6 +11,7 @@ import asyncio
 import json
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -16,21 +20,29 @@ from tests.support.processes import fleet, until
 
 WINDOW_S = 0.05
 PROFILE = ("--profile", "h100-8b-bf16")
+BLOCK_TOKENS = 16
+"""Of the engines: what is always computed."""
+MOST_TIMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """`computed_tokens`: prompt tokens of all replies that no cache held. `span_s`: the sending."""
+    """`computed_tokens`: of each reply, those that no cache held. `span_s`: the sending."""
 
-    prompts: int
     tokens: int
-    computed_tokens: int
+    computed_tokens: Sequence[int]
     span_s: float
 
     @property
     def times_computed(self) -> float:
         """How often the prefix was computed, fleet-wide."""
-        return self.computed_tokens / self.tokens
+        of_prefix = sum(max(0, computed - BLOCK_TOKENS) for computed in self.computed_tokens)
+        return of_prefix / (self.tokens - BLOCK_TOKENS)
+
+    @property
+    def all_computed(self) -> float:
+        """The same with all last blocks."""
+        return sum(self.computed_tokens) / self.tokens
 
 
 async def ready_everywhere(session: aiohttp.ClientSession, url: str, probes: int = 48) -> bool:
@@ -74,7 +86,7 @@ async def herd(session: aiohttp.ClientSession, url: str, shape: Shape, seed: int
         return int(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
 
     uncached = await asyncio.gather(*(ask(number) for number in range(shape.prompts)))
-    return Herd(shape.prompts, shape.tokens, sum(uncached), max(sent) - min(sent))
+    return Herd(shape.tokens, uncached, max(sent) - min(sent))
 
 
 async def measure(args: argparse.Namespace) -> list[Herd]:
@@ -94,7 +106,8 @@ async def measure(args: argparse.Namespace) -> list[Herd]:
         return [await herd(session, url, shape, 1000 + number) for number in range(args.repeats)]
 
 
-def main() -> None:
+def main() -> int:
+    """0 if the goal is met."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("processes", 4), ("prompts", 100), ("tokens", 8192), ("repeats", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -103,11 +116,14 @@ def main() -> None:
     herds = asyncio.run(measure(args))
     for one in herds:
         sys.stdout.write(
-            f"{one.prompts} prompts of {one.tokens} tokens within {one.span_s * 1e3:.0f} ms over "
-            f"{args.processes} routers: prefix computed {one.times_computed:.2f} times\n"
+            f"{len(one.computed_tokens)} prompts of {one.tokens} tokens within "
+            f"{one.span_s * 1e3:.0f} ms over {args.processes} routers: prefix computed "
+            f"{one.times_computed:.2f} times, with all last blocks {one.all_computed:.2f}\n"
         )
-    sys.stdout.write(f"worst: {max(one.times_computed for one in herds):.2f}\n")
+    worst = max(one.times_computed for one in herds)
+    sys.stdout.write(f"worst: {worst:.2f} (goal: at most {MOST_TIMES:g})\n")
+    return 0 if worst <= MOST_TIMES else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

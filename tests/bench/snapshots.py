@@ -1,6 +1,6 @@
 """The longest step of a loop while a snapshot of the index is taken and encoded.
 
-    python -m tests.bench.snapshots [--blocks 1000000] [--replicas 16 64] [--rounds 3]
+    python -m tests.bench.snapshots [--blocks 1000000] [--replicas 1 16 64] [--rounds 3]
 
 Steps are measured in CPU time of the loop's thread, so other work on the machine hardly counts.
 Goal: 5 ms.
@@ -66,7 +66,7 @@ def main() -> int:
     """0 if the goal is met."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=1_000_000)
-    parser.add_argument("--replicas", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     worst = 0.0

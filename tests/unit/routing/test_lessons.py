@@ -2,7 +2,8 @@
 
 import pytest
 
-from router.routing.lessons import MOST_DROPPED, Lesson, Lessons
+from router.index.siblings import NoSiblings
+from router.routing.lessons import MOST_DROPPED, TOLD_EVERY_S, Lesson, Lessons
 from router.routing.speeds import Speeds
 from router.routing.ttft import Sample
 
@@ -43,3 +44,58 @@ def test_in_a_fleet_that_is_never_quiet_the_quickest_teaches():
         service_ms = 40.0 if number % MOST_DROPPED == 7 else 400.0
         lessons.learn(lesson(float(number), service_ms), lambda *when: False)
     assert taught(lessons) == pytest.approx(40.0, rel=0.2)
+
+
+class Host(NoSiblings):
+    """Two processes that hear each other."""
+
+    is_nobody = False
+
+    def __init__(self):
+        self.words = []
+        self.other = self
+
+    def tell(self, word):
+        self.other.words.append(word)
+
+    def hear(self):
+        words, self.words = self.words, []
+        return words
+
+
+@pytest.fixture
+def pair():
+    one, other = Host(), Host()
+    one.other, other.other = other, one
+    return Lessons(Speeds(), one), Lessons(Speeds(), other)
+
+
+def test_processes_of_a_host_learn_the_same(pair):
+    one, other = pair
+    for number in range(40):
+        teller = pair[number % 2]
+        teller.learn(lesson(0.1 * number, 40.0 + number % 7), lambda *when: True)
+        one.listen()
+        other.listen()
+    assert taught(one) == pytest.approx(taught(other), rel=0.01)
+    assert taught(one) == pytest.approx(43.0, rel=0.1)
+
+
+def test_of_prompts_of_one_size_that_come_at_once_one_is_learnt_by_all(pair):
+    one, other = pair
+    one.learn(lesson(1.0, 40.0), lambda *when: True)
+    before = taught(one)
+    for number in range(10):
+        one.learn(lesson(1.0 + 0.001 * number, 900.0), lambda *when: True)
+    other.listen()
+    assert taught(one) == taught(other) == before
+    one.learn(lesson(1.0 + TOLD_EVERY_S, 900.0), lambda *when: True)
+    other.listen()
+    assert taught(one) == taught(other) > before
+
+
+def test_a_word_that_is_no_lesson_teaches_nothing(pair):
+    one, _ = pair
+    one.siblings.words.append(b"\x93nonsense")
+    one.listen()
+    assert taught(one) == PRIOR_MS

@@ -140,6 +140,22 @@ def test_blocks_that_are_being_computed_draw_siblings():
     assert decision.reason is Reason.EXPECTED
 
 
+def computing(replica_id, queued_tokens):
+    """It computes the prompt's beginning, by prediction until long after an idle one could."""
+    return candidate(
+        replica_id, hit_tokens=960, matched_tokens=0, wait_ms=130.0, queued_tokens=queued_tokens
+    )
+
+
+def test_what_two_compute_is_computed_a_third_time_only_for_work_that_is_counted():
+    rank, idle = policy("cache-aware").rank, candidate("r1")
+    one, other = computing("r2", 1000), computing("r3", 1000)
+    assert rank(QUERY, [idle, one]).replicas[0] == "r1"
+    assert rank(QUERY, [idle, one, other]).replicas[0] != "r1"
+    assert rank(QUERY, [idle, computing("r2", 1100), other]).replicas[0] != "r1"
+    assert rank(QUERY, [idle, computing("r2", 1100), computing("r3", 1100)]).replicas[0] == "r1"
+
+
 def test_a_cold_prompt_goes_to_the_same_home_from_every_router():
     replicas = [candidate(f"r{i}") for i in range(4)]
     first = policy("cache-aware").rank(QUERY, replicas)
