@@ -112,10 +112,13 @@ class Journey:
             self._runtime.suspect(replica.id, error.message)
 
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
-        """Its first byte is on the way to the client."""
+        """Its first byte is about to be sent to the client."""
         if status == 200 and self._plan.is_kept and (name := find_response_id(start)):
-            # now, not at the end: what the client has read it may go on from
+            # now: what the client has read it may go on from, by way of any router
             self._runtime.owners.note(name, replica.id)
+
+    def first_byte_sent(self, replica: Replica, status: int) -> None:
+        """The client has it."""
         if status < 400 and self._plan.first_token() is not None:
             self._record.ttft_ms = (self._runtime.clock() - self._record.started) * 1e3
 

@@ -125,3 +125,6 @@ class _Errand:
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         if status == 200 and self._record.reason == ASKED_AROUND:
             self._runtime.owners.note(self._response_id, replica.id)
+
+    def first_byte_sent(self, replica: Replica, status: int) -> None:
+        """It has been noted already."""

@@ -168,6 +168,10 @@ class Exchange:
         self.first_byte_at = self._clock()
         self._errand.listener.first_byte(self.replica, self.head.status, start)
 
+    def first_byte_sent(self) -> None:
+        assert self.head is not None
+        self._errand.listener.first_byte_sent(self.replica, self.head.status)
+
     def _read_head(self, data: bytes) -> None:
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:

@@ -93,7 +93,11 @@ class Listener(Protocol):
         """What the client is told about the replica that answers."""
 
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
-        """The first byte of the body (of a stream: the first token) was just sent.
+        """The first byte of the body (of a stream: the first token) is about to be sent: time for
+        what must be known before the client can act on it, and for nothing else.
 
         `start`: as much of the body as has come.
         """
+
+    def first_byte_sent(self, replica: Replica, status: int) -> None:
+        """The client's socket has it."""

@@ -26,7 +26,10 @@ class Opener(Protocol):
         """Commit to this replica's reply. `length`: of the whole body, if known."""
 
     def first_byte(self, start: bytes) -> None:
-        """The body has begun, with `start`: the client's socket has it."""
+        """The body begins with `start`, which is about to be sent."""
+
+    def first_byte_sent(self) -> None:
+        """The client's socket has it."""
 
 
 class Splice(Protocol):
@@ -133,10 +136,11 @@ class PlainSplice:
             raise BadReply("aborted the request before the first token")
         self._held, self._early = None, held
         self._opener.open(len(held) if self._body.is_whole else self._length)
+        self._opener.first_byte(held)
         self._client.send(held)
+        self._opener.first_byte_sent()
         if self._is_failure:
             self._keep(held)
-        self._opener.first_byte(held)
 
 
 class EventSplice:
@@ -160,7 +164,7 @@ class EventSplice:
         self._searched = 0
         self._is_torn = False
         self._has_token = False
-        self._start = b""
+        self._is_beginning = False
         # between chunks and between events: the next chunks may pass as they are
         self._is_aligned = False
         self._ending = b"\n\n\r\n"
@@ -189,8 +193,8 @@ class EventSplice:
             self._pass_events()
         if self._body.is_whole:
             self._finish()
-        elif self._start:
-            self._tell_start()
+        elif self._is_beginning:
+            self._tell_sent()
         chunks = self._chunks
         self._is_aligned = (
             self._has_token
@@ -250,7 +254,8 @@ class EventSplice:
         self._searched = 0
         if not self._client.is_open:
             self._opener.open(None)
-        self._start = bytes(self._pending)
+        self._is_beginning = True
+        self._opener.first_byte(bytes(self._pending))
 
     def _pass_events(self) -> None:
         pending = self._pending
@@ -279,10 +284,9 @@ class EventSplice:
         self._send_pending(len(self._pending))
         self.is_whole = True
         self._client.end()
-        self._tell_start()
+        if self._is_beginning:
+            self._tell_sent()
 
-    def _tell_start(self) -> None:
-        """Once what it is about has been sent, for the client should not wait for it."""
-        if self._start:
-            self._opener.first_byte(self._start)
-            self._start = b""
+    def _tell_sent(self) -> None:
+        self._is_beginning = False
+        self._opener.first_byte_sent()

@@ -37,6 +37,9 @@ class NullListener:
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         """Not noted."""
 
+    def first_byte_sent(self, replica: Replica, status: int) -> None:
+        """Not noted."""
+
 
 async def serve(port: int, url: str) -> None:
     forwarder = Forwarder(Limits())

@@ -104,6 +104,9 @@ class Notes:
     def first_byte(self, replica: Replica, status: int, start: bytes) -> None:
         self.calls.append(("first_byte", replica.id))
 
+    def first_byte_sent(self, replica: Replica, status: int) -> None:
+        """It is looked at where it comes in."""
+
 
 @dataclass
 class Spliced:

@@ -69,7 +69,7 @@ async def test_early_headers_are_kept_until_the_first_token():
     [ANSWER, stream(ROLE, event("hi"), DONE), stream(ROLE, DONE)],
     ids=["json", "stream", "stream without a token"],
 )
-async def test_nobody_is_told_of_a_first_byte_before_the_client_has_it(reply):
+async def test_a_listener_is_told_just_before_and_just_after_the_client_gets_its_first_byte(reply):
     request = FakeRequest()
     seen = []
 
@@ -78,11 +78,15 @@ async def test_nobody_is_told_of_a_first_byte_before_the_client_has_it(reply):
             super().first_byte(replica, status, start)
             seen.append((start, bytes(request.transport.written)))
 
+        def first_byte_sent(self, replica, status):
+            seen.append((b"", bytes(request.transport.written)))
+
     result = await splice([reply], request, notes=Watching())
     assert result.notes.calls == [("first_byte", "r1")]
-    [(start, written)] = seen
+    [(start, before), (_, after)] = seen
     assert start
-    assert split_reply(written)[2].startswith(start)
+    assert before == b""
+    assert split_reply(after)[2].startswith(start)
 
 
 async def test_a_comment_reaches_the_client_before_the_first_token():
