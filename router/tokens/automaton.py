@@ -97,6 +97,21 @@ def can_match(table: Table) -> bool:
     return bool((table & 1).any())
 
 
+def begins_anew(table: Table, ending: str, next_characters: str) -> bool:
+    """Whether a match ends wherever, behind that ending, one of those characters comes next."""
+    rows = table.reshape(-1, WIDTH)
+    reached = {START}
+    waiting = [START]
+    while waiting:
+        for state in set((rows[waiting.pop(), :END] >> 1).tolist()) - reached - {DEAD}:
+            reached.add(state)
+            waiting.append(state)
+    for character in ending:  # a match may also begin within the ending
+        reached = {int(rows[state, ord(character)] >> 1) for state in reached} - {DEAD} | {START}
+    behind = rows[sorted(reached - {START})][:, [ord(one) for one in next_characters]]
+    return bool((behind == 2 * DEAD + 1).all())
+
+
 def _step(
     places: Sequence[_Place], state: Sequence[int], character: int
 ) -> tuple[tuple[int, ...], bool]:

@@ -29,9 +29,9 @@ MOST_ENDS: Final = 8
 MOST_SPACES: Final = 64
 """Before a list's closing bracket, to be passed over."""
 
-KEY_BYTES: Final = 60
+KEY_BYTES: Final = 80
 ENTRY_BYTES: Final = 500
-"""What the hash of a message takes, and an entry beside those (measured)."""
+"""What the hash of a message and its places in lists take, and an entry beside those."""
 
 NONE: Final = 0
 
@@ -39,14 +39,16 @@ _MORE = re.compile(rb"[ \t\r\n]*([,\]])")
 
 
 class Beginning(Struct, gc=False):
-    """`end`: bytes up to the end of the last message. `keys`: of all its messages. `number`: never
-    used again. `place`: the hash up to the last multiple before its end. `key`: its own."""
+    """`end`: bytes up to the end of the last message. `keys`: of all its messages, some at a time.
+    `number`: never used again. `place`: hash up to the last place before its end, `rest`: of what
+    is behind that."""
 
     end: int
-    keys: Sequence[bytes]
+    keys: Sequence[Sequence[bytes]]
     number: int
     place: bytes
-    key: bytes
+    rest: bytes
+    cost: int
 
 
 Place: TypeAlias = tuple[int, bytes]
@@ -69,13 +71,13 @@ class Beginnings:
 
     def __init__(self, max_bytes: int, seed: int) -> None:
         self._seed = seed
-        self._ends: Shelf[bytes, Sequence[int]] = Shelf(max_bytes // 4)
-        self._known: Shelf[bytes, Beginning] = Shelf(max_bytes - max_bytes // 4)
+        self._known: Shelf[bytes, Sequence[Beginning]] = Shelf(max_bytes)
+        """By place, the latest first."""
         self._numbers = count(NONE + 1)
 
     @property
     def size_bytes(self) -> int:
-        return self._ends.size_bytes + self._known.size_bytes
+        return self._known.size_bytes
 
     def look(self, text: memoryview) -> Look:
         """What is known of a list in JSON, from its bracket to its bracket."""
@@ -85,47 +87,49 @@ class Beginnings:
             hasher.update(text[start:end])
             places.append((end, hasher.digest()))
             start = end
-        look = Look(places)
         for place in reversed(places):
-            for end in self._ends.get(place[1]) or ():
-                known = self._known.get(self._key(place, text, end))
-                more = None if known is None else _MORE.match(text, end)
-                if more is not None:  # otherwise its last message goes on: 1, and 12
-                    look.found, look.rest = known, more.end() - (more[1] == b"]")
-                    return look
-        return look
+            for known in self._known.get(place[1]) or ():
+                if known.end < len(text) and self._rest(text, place, known.end) == known.rest:
+                    more = _MORE.match(text, known.end)
+                    if more is not None:  # otherwise its last message goes on: 1, and 12
+                        return Look(places, known, more.end() - (more[1] == b"]"))
+        return Look(places)
 
     def note(self, text: memoryview, look: Look, keys: Sequence[bytes]) -> int:
-        """It came, with these messages; takes the place of the beginning that was found. Returns
-        its number, NONE if it isn't kept."""
+        """It came, with messages of these keys behind those of the beginning that was found, whose
+        place it takes. Returns its number, NONE if it isn't kept."""
         end = len(bytes(text[-MOST_SPACES:-1]).rstrip()) + max(0, len(text) - MOST_SPACES)
-        place = next((place for place in reversed(look.places) if place[0] <= end), None)
-        if place is None:
-            return NONE
         found = look.found
-        if found is not None:
-            if found.end == end:
-                return found.number
-            self._known.drop(found.key)
-            self._set_ends(found.place, self._ends_but(found.place, found.end))
-        key = self._key(place, text, end)
-        made = Beginning(end, keys, next(self._numbers), place[1], key)
-        self._set_ends(made.place, [end, *self._ends_but(made.place, end)][:MOST_ENDS])
-        self._known.replace(key, made, KEY_BYTES * len(keys) + ENTRY_BYTES)
+        if found is not None and found.end == end:
+            return found.number
+        for place in reversed(look.places):
+            if place[0] <= end:
+                return self._put(look, keys, place[1], (end, self._rest(text, place, end)))
+        return NONE
+
+    def _put(
+        self, look: Look, keys: Sequence[bytes], place: bytes, until: tuple[int, bytes]
+    ) -> int:
+        found, (end, rest) = look.found, until
+        before = () if found is None else found.keys
+        cost = KEY_BYTES * len(keys) + (ENTRY_BYTES if found is None else found.cost)
+        made = Beginning(end, [*before, keys], next(self._numbers), place, rest, cost)
+        if found is not None and found.place != place:
+            self._set(found.place, self._others(found.place, found))
+        self._set(place, [made, *self._others(place, found)][:MOST_ENDS])
         return made.number
 
-    def _ends_but(self, place: bytes, end: int) -> list[int]:
-        return [one for one in self._ends.get(place) or () if one != end]
+    def _others(self, place: bytes, but: Beginning | None) -> list[Beginning]:
+        return [one for one in self._known.get(place) or () if one is not but]
 
-    def _set_ends(self, place: bytes, ends: Sequence[int]) -> None:
-        if ends:
-            self._ends.replace(place, ends, KEY_BYTES + ENTRY_BYTES)
+    def _set(self, place: bytes, known: Sequence[Beginning]) -> None:
+        if known:
+            self._known.replace(place, known, sum([one.cost for one in known]))
         else:
-            self._ends.drop(place)
+            self._known.drop(place)
 
-    def _key(self, place: Place, text: memoryview, end: int) -> bytes:
-        rest = xxh3_128_digest(text[place[0] : end], self._seed)
-        return b"%b%b%d" % (place[1], rest, end)
+    def _rest(self, text: memoryview, place: Place, end: int) -> bytes:
+        return xxh3_128_digest(text[place[0] : end], self._seed)
 
 
 def _places(length: int) -> Iterator[int]:

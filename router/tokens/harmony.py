@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Raw, Struct
@@ -36,6 +37,9 @@ CHANNELS: Final = (
     "# Valid channels: analysis, commentary, final. Channel must be included for every message."
 )
 CALLS: Final = "\nCalls to these tools must go to the commentary channel: 'functions'."
+
+
+_is_simple = attrgetter("is_simple")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class _Said(Struct, gc=False):
     calls: tuple[tuple[Any, str], ...] = ()
     thinks: bool = False
     is_final: bool = False
+    is_simple: bool = True
+    """It neither thinks nor is a result."""
 
     def pieces(self, variant: bool | str) -> Iterator[str]:
         """`variant`: whether its reasoning stays; of a result the function's name."""
@@ -107,24 +113,21 @@ class HarmonyFormat:
         heard = told.hear(prompt.as_json())
         if not heard.messages:
             raise TokenizeFailed(Reason.INVALID)
-        found = [*zip(heard.messages, heard.numbers, strict=True)]
-        top, number = found[0] if found[0][0].is_system else (_Said(), None)
-        rest = found if number is None else found[1:]
+        said, numbers = heard.messages, heard.numbers
+        top, number = (said[0], numbers[0]) if said[0].is_system else (_Said(), None)
+        if number is not None:
+            said, numbers = said[1:], numbers[1:]
         date, tools = self._clock().strftime("%Y-%m-%d"), told.digest(generation.fields.tools)
-        rows: list[Key] = [(effort, date, tools, number), *_rows(rest)]
-        known = passages.recall(0, (), [rows], Chat(heard.before, heard.now))
-        parts: list[Part] = [*known.passages]
-        left = rows[known.turns :]
-        for at, (row, passage) in enumerate(
-            zip(left, passages.recall_all(left), strict=True), known.turns
-        ):
-            if passage is None:
-                if at:
-                    pieces = rest[at - 1][0].pieces(row[1])
-                else:
-                    pieces = _head(effort, date, top.instructions, prompt.tools)
-                passage = Passage("".join(pieces))
-                passages.remember_one(row, passage)
+        row: Key = (effort, date, tools, number)
+        [head] = passages.recall_all([row])
+        if head is None:
+            head = Passage("".join(_head(effort, date, top.instructions, prompt.tools)))
+            passages.remember_one(row, head)
+        known = passages.recall(0, (), [numbers, _variants(said)], Chat(heard.before, heard.now))
+        parts: list[Part] = [head, *known.passages]
+        for one, row in zip(said[known.turns :], known.rest, strict=True):
+            passage = Passage("".join(one.pieces(row[1])))
+            passages.remember(0, (), row, passage)
             parts.append(passage)
         return [*parts, literal("<|start|>", "assistant")]
 
@@ -142,17 +145,18 @@ def _effort(generation: Generation, prompt: ChatPrompt) -> str | None:
     return effort
 
 
-def _rows(found: Sequence[tuple[_Said, int]]) -> Iterator[Key]:
+def _variants(found: Sequence[_Said]) -> list[bool | str]:
     """A message's layout depends on itself and on this: reasoning goes once an answer has followed
     it, and a result bears the name that the last call with its id gave."""
-    names = {call: name for said, _ in found if said.calls for call, name in said.calls}
-    finals = [at for at, (said, _) in enumerate(found) if said.is_final]
+    if all(map(_is_simple, found)):
+        return [False] * len(found)
+    names = {call: name for said in found if said.calls for call, name in said.calls}
+    finals = [at for at, said in enumerate(found) if said.is_final]
     last = finals[-1] if finals else -1
-    for at, (said, number) in enumerate(found):
-        if said.result is not None:
-            yield number, names.get(said.answers, "")
-        else:
-            yield number, said.thinks and at > last
+    return [
+        said.thinks and at > last if said.result is None else names.get(said.answers, "")
+        for at, said in enumerate(found)
+    ]
 
 
 def _head(
@@ -209,10 +213,10 @@ def _read(raw: Raw) -> _Said:
         turns = tuple(_assistant(message))
         channels = [turn.channel for turn in turns]
         thinks, is_final = "analysis" in channels, "final" in channels
-        return _Said(turns, calls=calls, thinks=thinks, is_final=is_final)
+        return _Said(turns, calls=calls, thinks=thinks, is_final=is_final, is_simple=not thinks)
     if role == "tool":
         answers = _id(message.get("tool_call_id", ""))
-        return _Said(result=_flat(content) or "", answers=answers, calls=calls)
+        return _Said(result=_flat(content) or "", answers=answers, calls=calls, is_simple=False)
     if role in ("system", "developer"):
         text = _flat(content)
         turns = () if text is None else (_Turn("developer", (f"# Instructions\n\n{text}",)),)

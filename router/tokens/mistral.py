@@ -8,9 +8,11 @@ of those that the library saw.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Raw, Struct
 
@@ -24,12 +26,12 @@ from router.tokens.mistral_library import (
     Library,
     Settings,
 )
-from router.tokens.mistral_stretches import SYSTEMS, Said, Stretch, cut_into_stretches
+from router.tokens.mistral_stretches import SYSTEMS, USER, Said, cuts_of
 from router.tokens.passages import Chat, Key, Part, Passage, Passages
 from router.tokens.prompt import ChatPrompt, decode_message
 from router.tokens.protocol import Reason, TokenizeFailed
 from router.tokens.tekken import TekkenEncoder
-from router.tokens.told import Told
+from router.tokens.told import Heard, Told
 
 CALL_ID_CHARS: Final = 9
 """The engine keeps so many characters of a call's id, the last ones."""
@@ -37,22 +39,49 @@ CALL_ID_CHARS: Final = 9
 _is_plain = attrgetter("is_plain")
 
 
+class _Stretch(NamedTuple):
+    said: Sequence[Said]
+    has_last_user: bool
+
+
 class _Asked(Struct, gc=False):
     """A chat while it is laid out.
 
+    `cuts`: where its stretches begin, but the first. `last_user`: where that is.
     `first` and `last`: what is written into the first and into the last user's message: tools,
-    settings, numbers of systems. `systems`: the latter, each with its stretch's place.
+    settings, numbers of systems. `systems`: places of the latter.
     """
 
-    stretches: Sequence[Stretch]
+    heard: Heard[Said]
+    cuts: Sequence[int]
     settings: Settings
-    first: Key
-    last: Key
-    systems: Sequence[tuple[int, Said]]
+    first: Key = ()
+    last: Key = ()
+    systems: Sequence[int] = ()
+
+    @property
+    def size(self) -> int:
+        """How many stretches there are."""
+        return len(self.cuts) + 1
+
+    @property
+    def last_user(self) -> int:
+        """The number of the stretch that has it; the only one's, if there is none."""
+        said = self.heard.messages
+        users = (at for at in range(len(said) - 1, -1, -1) if said[at].role == USER)
+        return bisect_right(self.cuts, next(users, 0))
+
+    def stretch(self, at: int) -> _Stretch:
+        start = self.cuts[at - 1] if at else 0
+        end = self.cuts[at] if at < len(self.cuts) else None
+        return _Stretch(self.heard.messages[start:end], at == self.last_user)
 
     def before(self, at: int) -> list[Said] | None:
         """What systems said before a stretch; None if it is the first one."""
-        return [one for place, one in self.systems if place < at] if at else None
+        if not at:
+            return None
+        said = self.heard.messages
+        return [said[place] for place in self.systems if place < self.cuts[at - 1]]
 
 
 class MistralFormat:
@@ -80,9 +109,8 @@ class MistralFormat:
         heard = told.hear(prompt.as_json())
         if not heard.messages:
             raise TokenizeFailed(Reason.INVALID)
-        found = [*zip(heard.messages, heard.numbers, strict=True)]
-        _refuse_what_ends_wrong(prompt, found[-1][0])
-        asked = self._asked(found, prompt, told.digest(generation.fields.tools))
+        _refuse_what_ends_wrong(prompt, heard.messages[-1])
+        asked = self._asked(heard, prompt, told.digest(generation.fields.tools))
         if afresh:
             return [*self._lay_out(asked, 0)]
         rows = self._rows(asked)
@@ -100,39 +128,41 @@ class MistralFormat:
         if is_given(fields.reasoning_effort) and effort not in self._library.efforts:
             raise TokenizeFailed(Reason.INVALID)
 
-    def _asked(self, found: Sequence[tuple[Said, int]], prompt: ChatPrompt, tools: bytes) -> _Asked:
+    def _asked(self, heard: Heard[Said], prompt: ChatPrompt, tools: bytes) -> _Asked:
         version = self._library.version
         effort = {**self._variables, **prompt.variables}.get("reasoning_effort")
         schemas = None if prompt.tools is None else tool_schemas(prompt.tools)
         settings = Settings(schemas, effort, prompt.continue_final_message)
-        stretches = cut_into_stretches(found, is_cut=version >= FIRST_IN_STRETCHES)
+        cuts = self._cuts(heard) if version >= FIRST_IN_STRETCHES else ()
         if version >= FIRST_WITH_TOOLS_FIRST:
-            return _Asked(stretches, settings, (tools, repr(effort)), (), ())
+            return _Asked(heard, cuts, settings, first=(tools, repr(effort)))
         if version >= FIRST_WITH_SYSTEMS:
-            return _Asked(stretches, settings, (), (tools,), ())
-        systems = [number for said, number in found if said.role in SYSTEMS]
-        places = [
-            (at, one)
-            for at, stretch in enumerate(stretches if systems else ())
-            for one in stretch.said
-            if one.role in SYSTEMS
-        ]
-        return _Asked(stretches, settings, (), (tools, *systems), places)
+            return _Asked(heard, cuts, settings, last=(tools,))
+        systems = [at for at, one in enumerate(heard.messages) if one.role in SYSTEMS]
+        last = (tools, *[heard.numbers[at] for at in systems])
+        return _Asked(heard, cuts, settings, last=last, systems=systems)
+
+    def _cuts(self, heard: Heard[Said]) -> Sequence[int]:
+        """A chat that goes on is cut where it was."""
+        chat = Chat(heard.before, heard.now)
+        cuts = cuts_of(heard.messages, self.passages.places(chat))
+        self.passages.note_places(chat, cuts)
+        return cuts
 
     def _rows(self, asked: _Asked) -> list[Key]:
         """All that each stretch's layout can depend on."""
-        rows: list[Key] = [one.numbers for one in asked.stretches]
+        numbers = tuple(asked.heard.numbers)
+        bounds = pairwise([0, *asked.cuts, len(numbers)])
+        rows: list[Key] = [numbers[start:end] for start, end in bounds]
         rows[0] = ("first", asked.first, rows[0])
-        for at, one in enumerate(asked.stretches):
-            if one.has_last_user:
-                rows[at] = ("last", asked.last, rows[at])
+        rows[asked.last_user] = ("last", asked.last, rows[asked.last_user])
         rows[-1] = ("end", asked.settings.continues, rows[-1])
         return rows
 
     def _fill_or_lay_out(self, asked: _Asked, start: int) -> list[Passage]:
         """The stretches from `start` on."""
         made: list[Passage] = []
-        for at in range(start, len(asked.stretches)):
+        for at in range(start, asked.size):
             filled = self._fill(asked, at)
             if filled is None:
                 return made + self._lay_out(asked, at)
@@ -142,13 +172,13 @@ class MistralFormat:
     def _fill(self, asked: _Asked, at: int) -> Passage | None:
         """A stretch of plain texts, by how the library laid out marks in their places: it hands
         such texts on as they are. None if there are others."""
-        stretch, systems = asked.stretches[at], asked.before(at)
+        stretch, systems = asked.stretch(at), asked.before(at)
         if systems and not stretch.has_last_user:
             systems = []  # they are not written here
         said = [*(systems or ()), *stretch.said]
         if not all(map(_is_plain, said)):
             return None
-        is_end = at == len(asked.stretches) - 1
+        is_end = at == asked.size - 1
         settings = Settings(asked.settings.tools, asked.settings.effort)
         settings.continues = is_end and asked.settings.continues
         key = (
@@ -177,7 +207,7 @@ class MistralFormat:
         """The stretches from `start` on."""
         systems = asked.before(start)
         made = self._library.lay_out(
-            [[one.message for one in stretch.said] for stretch in asked.stretches[start:]],
+            [[one.message for one in asked.stretch(at).said] for at in range(start, asked.size)],
             asked.settings,
             None if systems is None else [one.message for one in systems],
         )

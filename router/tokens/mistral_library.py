@@ -19,6 +19,7 @@ from router.tokens.encoder import literal
 from router.tokens.mistral_stretches import ASK, LEADS, closes, split_at
 from router.tokens.protocol import Reason, TokenizeFailed
 from router.tokens.tekken import TekkenEncoder
+from router.tokens.words import PARAGRAPH
 
 FIRST_IN_STRETCHES: Final = 3
 """Tokenizer version from which no layout depends on whether a user comes later."""
@@ -111,6 +112,12 @@ class Library:
         """A layout with texts in the places of its marks."""
         parts = self._marks.split(layout)
         parts[1::2] = [texts[int(number)] for number in parts[1::2]]
+        for at in range(3, len(parts), 2):
+            # systems stand before the last user's text, and come again with the next one's
+            if parts[at - 1] == PARAGRAPH and self._encoder.begins_anew(
+                parts[at - 2] + PARAGRAPH, parts[at]
+            ):
+                parts[at - 1] += literal("", "")
         return "".join(parts)
 
     def _marked(self, message: dict[str, Any], number: int) -> dict[str, Any]:

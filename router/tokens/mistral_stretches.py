@@ -57,14 +57,6 @@ class Said(Struct, gc=False):
         return cls(role, message, calls, text != "" and not has_more and text[-1] != " ")
 
 
-class Stretch(Struct, gc=False):
-    """Messages, and their numbers in the memo."""
-
-    said: Sequence[Said]
-    numbers: tuple[int, ...]
-    has_last_user: bool = True
-
-
 def closes(roles: Sequence[Any]) -> int:
     """How many tokens close something in the layout of a stretch, the last of which ends it: one
     behind all that an assistant says in a row, one behind each result."""
@@ -75,20 +67,19 @@ def closes(roles: Sequence[Any]) -> int:
     )
 
 
-def cut_into_stretches(found: Sequence[tuple[Said, int]], *, is_cut: bool = True) -> list[Stretch]:
-    """At least one; the first user is in the first."""
-    said, numbers = zip(*found, strict=True)
-    roles = [one.role for one in said]
-    if USER not in roles or not is_cut:
-        return [Stretch(said, numbers)]
-    last = len(roles) - 1 - roles[::-1].index(USER)
-    bounds = pairwise([0, *_cuts(said, roles.index(USER)), len(said)])
-    return [Stretch(said[a:b], numbers[a:b], a <= last < b) for a, b in bounds]
+def cuts_of(said: Sequence[Said], known: Sequence[int] = ()) -> list[int]:
+    """Where stretches begin, but the first. `known`: cuts of what these messages begin with."""
+    if not known:
+        first_user = next((at for at, one in enumerate(said) if one.role == USER), len(said))
+        return [*_cuts(said, 0, first_user)]
+    # what is said before a cut has no say in where the next one is
+    return [*known, *_cuts(said, known[-1], known[-1])]
 
 
-def _cuts(said: Sequence[Said], first_user: int) -> Iterator[int]:
+def _cuts(said: Sequence[Said], start: int, first_user: int) -> Iterator[int]:
     before, calls, results = None, 0, 0
-    for at, one in enumerate(said):
+    for at in range(start, len(said)):
+        one = said[at]
         role = one.role
         is_answered = before == ASSISTANT and role == USER and not calls
         has_results = before == TOOL and role in (USER, ASSISTANT) and results == calls

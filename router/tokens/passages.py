@@ -20,6 +20,7 @@ turn's part of a segment's columns."""
 
 MAX_SETTINGS: Final = 1024
 RUNS_SHARE: Final = 4
+PLACES_SHARE: Final = 64
 TURNS: Final = 16
 """Of so many passages in a row a segment is made."""
 
@@ -142,9 +143,10 @@ class Passages:
     """What was said of messages. `settings`: all that a loop's turns share, as a number."""
 
     def __init__(self, max_bytes: int) -> None:
-        share = max_bytes // RUNS_SHARE
-        self.shelf: Shelf[Key, Passage] = Shelf(max_bytes - share)
-        self._runs: Shelf[Key, Run] = Shelf(share)
+        runs, places = max_bytes // RUNS_SHARE, max_bytes // PLACES_SHARE
+        self.shelf: Shelf[Key, Passage] = Shelf(max_bytes - runs - places)
+        self._runs: Shelf[Key, Run] = Shelf(runs)
+        self._places: Shelf[int, Sequence[int]] = Shelf(places)
         self.hits = 0
         self.misses = 0
         self._settings: dict[Key, int] = {}
@@ -160,7 +162,7 @@ class Passages:
 
     @property
     def size_bytes(self) -> int:
-        return self.shelf.size_bytes + self._runs.size_bytes
+        return self.shelf.size_bytes + self._runs.size_bytes + self._places.size_bytes
 
     def recall(self, settings: int, state: Key, columns: Columns, chat: Chat = NO_CHAT) -> Recalled:
         """The passages of the first turns, up to one that isn't known."""
@@ -184,6 +186,16 @@ class Passages:
                 self._runs.drop((*key, chat.before))
                 self._runs.replace((*key, chat.now), run_now, run_now.cost)
         return Recalled(run.segments + found, turns, chars, rows[len(found) :])
+
+    def places(self, chat: Chat) -> Sequence[int]:
+        """What was noted of the messages that a chat begins with."""
+        return self._places.get(chat.before) or ()
+
+    def note_places(self, chat: Chat, places: Sequence[int]) -> None:
+        """Places in its list of messages that its next turn need not look for."""
+        if places and chat.now not in (NONE, chat.before):
+            self._places.drop(chat.before)
+            self._places.put(chat.now, places, PASSAGE_BYTES + CELL_BYTES * len(places))
 
     def _recall_each(self, settings: int, state: Key, rows: Sequence[Key]) -> list[Passage]:
         if not state:  # no turn changes what the next one depends on: nearly every loop

@@ -25,6 +25,8 @@ class Shelf(Generic[K, V]):
         self._newer_bytes = 0
         self._older_bytes = 0
         self._max_bytes = max_bytes
+        self.halves = 0
+        """How many have been let go: while it stays the same, so does what was asked for."""
 
     @property
     def size_bytes(self) -> int:
@@ -62,11 +64,12 @@ class Shelf(Generic[K, V]):
         entry = self._newer.get(key) or self._renewed(key)
         return None if entry is None else entry[0]
 
-    def put(self, key: K, value: V, cost: int) -> None:
-        """Unless it has one."""
+    def put(self, key: K, value: V, cost: int) -> bool:
+        """Unless it has one. False: it is too large."""
         with self.lock:
             if key not in self._newer and key not in self._older:
                 self._put(key, (value, cost))
+        return cost * LARGEST_SHARE <= self._max_bytes
 
     def replace(self, key: K, value: V, cost: int) -> None:
         """Whether it has one or not."""
@@ -92,6 +95,7 @@ class Shelf(Generic[K, V]):
         if self._newer_bytes + cost > self._max_bytes // 2:
             self._older, self._newer = self._newer, {}
             self._older_bytes, self._newer_bytes = self._newer_bytes, 0
+            self.halves += 1
         self._newer[key] = entry
         self._newer_bytes += cost
 

@@ -48,6 +48,10 @@ class TekkenEncoder(PieceEncoder):
     def opens(self, text: str) -> bool:
         return text.startswith(LITERAL)
 
+    def begins_anew(self, before: str, text: str) -> bool:
+        """Whether the ids of two texts in a row are those of each. False if that is not sure."""
+        return self._words is not None and self._words.begins_anew(before, text)
+
     def _encode(self, piece: str) -> bytes:
         _, special, text = piece.split(LITERAL, 2)
         head = [self._tekken.get_special_token(special)] if special else []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import chain, count
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ MESSAGE_BYTES: Final = 700
 """What an entry takes beside its texts: objects, key and the dict's part (measured)."""
 
 BEGINNINGS_SHARE: Final = 16
+MAX_LISTED: Final = 65_536
+"""So many places in whole lists are held beside the memo, 16 bytes each."""
 
 _split = msgspec.json.Decoder(list[Raw]).decode
 
@@ -49,6 +52,7 @@ class Told(Generic[M]):
         self._beginnings = Beginnings(share, self._seed)
         self._read = read
         self._numbers = count()
+        self._lists: _Lists[M] = _Lists()
 
     @property
     def size_bytes(self) -> int:
@@ -60,36 +64,74 @@ class Told(Generic[M]):
 
     def hear(self, raw: Raw) -> Heard[M]:
         """All messages of a list in JSON. Raises TokenizeFailed."""
-        text = memoryview(raw)
+        text, halves = memoryview(raw), self._shelf.halves
         look = self._beginnings.look(text)
         begun = look.found
         raws = split(raw if begun is None else _rest(text, look.rest))
-        keys = (
-            [*map(self.digest, raws)] if begun is None else [*begun.keys, *map(self.digest, raws)]
-        )
+        new = [*map(self.digest, raws)]
+        listed = None if begun is None else self._lists.get(begun.number, halves)
+        messages, numbers = listed or ([], [])
+        keys = new
+        if begun is not None and listed is None:
+            keys = [*chain.from_iterable(begun.keys), *new]
         found = self._shelf.recall(keys)
-        if None in found:
-            if None in found[: len(found) - len(raws)]:  # it was forgotten
-                raws = split(raw)
-            self._read_missing(found, keys, raws)
-        now = self._beginnings.note(text, look, keys)
-        messages = [one[0] for one in found if one is not None]
-        numbers = [one[1] for one in found if one is not None]
-        return Heard(messages, numbers, NONE if begun is None else begun.number, now)
+        is_kept = None not in found or self._read_missing(found, keys, raws, raw)
+        if found:
+            messages = messages + [one[0] for one in found if one is not None]
+            numbers = numbers + [one[1] for one in found if one is not None]
+        before = NONE if begun is None else begun.number
+        now = self._beginnings.note(text, look, new)
+        if is_kept and now != NONE and now != before:
+            self._lists.replace(before, now, (messages, numbers), halves)
+        return Heard(messages, numbers, before, now)
 
     def _read_missing(
-        self, found: list[tuple[M, int] | None], keys: Sequence[bytes], raws: Sequence[Raw]
-    ) -> None:
-        """`raws`: of the last ones, among which all are that are missing."""
-        fresh: dict[bytes, tuple[M, int]] = {}
-        for at, raw in enumerate(raws, len(found) - len(raws)):
+        self, found: list[tuple[M, int] | None], keys: Sequence[bytes], raws: list[Raw], raw: Raw
+    ) -> bool:
+        """`raws`: of the last ones; `raw`: all of the list. False: one is too large to be kept."""
+        if None in found[: len(found) - len(raws)]:  # it was forgotten
+            raws = split(raw)
+        is_kept, fresh = True, dict[bytes, tuple[M, int]]()
+        for at, one in enumerate(raws, len(found) - len(raws)):
             if found[at] is None:
                 key = keys[at]
                 if key not in fresh:
-                    fresh[key] = self._read(raw), next(self._numbers)
-                    cost = 2 * memoryview(raw).nbytes + MESSAGE_BYTES
-                    self._shelf.put(key, fresh[key], cost)
+                    fresh[key] = self._read(one), next(self._numbers)
+                    cost = 2 * memoryview(one).nbytes + MESSAGE_BYTES
+                    is_kept = self._shelf.put(key, fresh[key], cost) and is_kept
                 found[at] = fresh[key]
+        return is_kept
+
+
+class _Lists(Generic[M]):
+    """Messages and numbers of whole lists, while the memo has them all: nothing is kept alive that
+    it has let go. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lists: dict[int, tuple[list[M], list[int]]] = {}
+        self._halves = 0
+        self._size = 0
+
+    def get(self, number: int, halves: int) -> tuple[list[M], list[int]] | None:
+        """Of the beginning with this number."""
+        with self._lock:
+            if halves != self._halves:
+                self._clear(halves)
+            return self._lists.get(number)
+
+    def replace(self, before: int, now: int, lists: tuple[list[M], list[int]], halves: int) -> None:
+        """`halves`: as it was before they were asked for."""
+        with self._lock:
+            size = len(lists[0])
+            if halves != self._halves or self._size + size > MAX_LISTED:
+                self._clear(halves)
+            gone = self._lists.pop(before, None)
+            self._lists[now] = lists
+            self._size += size - (0 if gone is None else len(gone[0]))
+
+    def _clear(self, halves: int) -> None:
+        self._lists, self._size, self._halves = {}, 0, halves
 
 
 def split(raw: Raw) -> list[Raw]:

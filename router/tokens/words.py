@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Final, TypeAlias
@@ -16,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from router.blocks import as_tokens
 from router.tokens.added_tokens import longest_of, matches
+from router.tokens.automaton import begins_anew
 from router.tokens.word_cuts import ASCII, word_cut, word_cuts
 from router.tokens.word_store import Cuts, WordStore, compile_words
 
@@ -34,6 +36,9 @@ YOUNG_WORDS: Final = 2048
 
 LEARN_CHARS: Final = 256
 """Of a text that is left to the library one new word is learnt for so many characters."""
+
+PARAGRAPH: Final = "\n\n"
+WORD_CHARACTERS: Final = string.ascii_letters + string.digits
 
 PROBES: Final = 300
 PROBE_PARTS: Final = (
@@ -57,6 +62,7 @@ class Words:
     ) -> None:
         """`marks`: added tokens. `mark_ids`: theirs, if a text is cut at each and then encoded."""
         self._new_share = NEW_SHARE
+        self._cuts_paragraphs = False
         self._encode_word = encode_word
         self._cuts = cuts
         self._store = store
@@ -100,6 +106,7 @@ class Words:
             return None
         words = cls(encode_word, Cuts.of([cut]), WordStore(max_bytes))
         words._new_share = NEW_SHARE_OF_PATTERNS
+        words._cuts_paragraphs = begins_anew(cut, PARAGRAPH, WORD_CHARACTERS)
         return words if words._agrees_with(lambda texts: list(map(encode, texts)), []) else None
 
     def that_take_special_tokens_for_text(self) -> Words:
@@ -109,6 +116,11 @@ class Words:
     @property
     def size_bytes(self) -> int:
         return self._store.size_bytes
+
+    def begins_anew(self, before: str, text: str) -> bool:
+        """Whether the ids of two texts in a row are those of each; told of two paragraphs."""
+        is_cut = before.endswith(PARAGRAPH) and text[:1] in WORD_CHARACTERS and text != ""
+        return is_cut and self._cuts_paragraphs and before.isascii()
 
     def encode(self, text: str) -> bytes | None:
         """Ids of a text, as the library gives them; None: ask the library."""

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokens.automaton import END, START, WIDTH, NotFollowed, Table, can_match, table_of
+from router.tokens.automaton import (
+    END,
+    START,
+    WIDTH,
+    NotFollowed,
+    Table,
+    begins_anew,
+    can_match,
+    table_of,
+)
 
 FAMILIES = {
     "bytes": r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+",
@@ -89,3 +98,19 @@ def test_what_is_not_known_or_matches_nothing_is_not_followed(source):
 def test_an_expression_for_other_characters_never_matches():
     assert not can_match(table_of("[\u4e00-\u9fa5]+"))
     assert can_match(table_of("[\u4e00-\u9fa5a]+"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "following", "begins"),
+    [("\n\n", "aZ0", True), ("\n\n", "/", False), ("\n\n", "\n", False), (" ", "a", False)],
+)
+def test_a_paragraph_begins_a_word_of_its_own_in_every_text(ending, following, begins):
+    assert begins_anew(table_of(FAMILIES["gpt-oss"]), ending, following) is begins
+    pattern = re.compile(FAMILIES["gpt-oss"], re.ASCII)
+    befores = ["", *BITS, *(one + other for one in BITS for other in BITS)]
+    texts = [(before + ending, one + "s re") for before in befores for one in following]
+    apart = all(
+        pattern.findall(before) + pattern.findall(text) == pattern.findall(before + text)
+        for before, text in texts
+    )
+    assert apart is begins
