@@ -41,7 +41,8 @@ class SimRouter:
     ) -> SimRouter:
         clock = queue.timeline.clock
         index = MemoryIndex(clock=clock)
-        told = Told(clock, late_s=fleet.load_sharing_s or 0.0)
+        late_s = fleet.load_sharing_s or 0.0
+        told = Told(clock, late_s, unseen_s=late_s if fleet.routers > 1 else 0.0)
         speeds = Speeds()
         chooser = Chooser(
             index=index,

@@ -161,12 +161,14 @@ class Reservations:
         recent_ms, mean_ms = recent.read_ms(now), recent.mean_ms
         if lane is None:
             return Load(recent_ms=recent_ms, mean_ms=mean_ms)
-        queue, running = lane.queue(now), len(lane.running)
+        queue, running, late = lane.queue(now), len(lane.running), 0.0
+        if queue.late > 1.0 and self.others.quiet(replica_id, lane.step_began, now):
+            late = queue.late  # and not for what others have before it
         resident_tokens = lane.resident(self.answers.mean_tokens)
         quiet_ms = 0.0 if lane.pending else (now - lane.quiet_since) * 1e3
         load = Load(
             queue.tokens, queue.wait_ms, running, len(lane.pending), recent_ms, mean_ms,
-            resident_tokens, quiet_ms, queue.pairs, queue.late,
+            resident_tokens, quiet_ms, queue.pairs, late,
         )  # fmt: skip
         if not lane.pending:  # a queue gets shorter by the millisecond
             lane.known, lane.known_at = load, now

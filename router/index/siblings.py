@@ -34,7 +34,9 @@ class NoNotes:
 
 
 class OthersLoads(Protocol):
-    """What other routers make replicas do."""
+    """What other routers make replicas do. `unseen_s`: how long what they send stays unheard of."""
+
+    unseen_s: float
 
     def get(self, replica_id: ReplicaId, /) -> Load | None:
         """All of them together, as of now. None: nothing."""
@@ -45,6 +47,8 @@ class OthersLoads(Protocol):
 
 class NoOthers:
     """One router."""
+
+    unseen_s = 0.0
 
     def get(self, replica_id: ReplicaId, /) -> Load | None:
         return None

@@ -84,12 +84,14 @@ class Told:
     """Each router's last word on each replica. Their queues have gone on since they gave it.
 
     `late_s`: what has not been heard after so long has not happened. `vague_s`: a word is about a
-    time that is up to so long before the one that it is said to be about.
+    time that is up to so long before the one that it is said to be about. `unseen_s`: so long after
+    something was sent it is heard of, in the mean, while prompts wait.
     """
 
     clock: Callable[[], float]
     late_s: float = 0.0
     vague_s: float = 0.0
+    unseen_s: float = 0.0
     _words: dict[ReplicaId, _Words] = field(default_factory=dict)
 
     def tell(self, router_id: str, replica_id: ReplicaId, load: Load, at: float) -> None:

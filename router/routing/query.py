@@ -11,12 +11,14 @@ class RouteQuery(Struct, frozen=True, gc=False):
     """One prompt. `ring_key`: what consistent hashing is over (its session, else its beginning).
 
     `prompt_tokens` is 0 when the prompt could not be tokenized. `moved_to`: where its session went
-    when it was moved away from where consistent hashing has it.
+    when it was moved away from where consistent hashing has it. `unseen_s`: for how long nothing is
+    heard of what other routers send.
     """
 
     prompt_tokens: int
     ring_key: str
     moved_to: ReplicaId | None = None
+    unseen_s: float = 0.0
 
 
 class Candidate(Struct, frozen=True, gc=False):

@@ -76,7 +76,9 @@ class Peers:
         # a report is at most one interval old when it is read, and what it doesn't say yet comes
         # with the next: one more, and half of one for the round trips
         interval_s = self.times.interval_s
-        self._told = Told(self.clock, late_s=2.5 * interval_s, vague_s=interval_s)
+        unseen_s = min(self.times.busy_interval_s, interval_s)
+        late_s = 2.5 * interval_s
+        self._told = Told(self.clock, late_s=late_s, vague_s=interval_s, unseen_s=unseen_s)
 
     @property
     def routers(self) -> int:

@@ -11,6 +11,9 @@ from router.routing.ring import Ring
 
 EQUAL_WITHIN = 1.02
 """Replicas within 2 % of the lowest cost are as good as it: predictions are no better."""
+UNSEEN = 2.0
+"""And those within so many times the work that other routers send to each, in the mean, before that
+is heard of: the lowest is the lowest for all routers, and its queue is what they send there."""
 EQUAL_HIT_SHARE = 0.1
 """Of two replicas one holds more if the difference is over a tenth of the prompt."""
 
@@ -45,7 +48,7 @@ class CacheAware:
             costs.append((cost := ttft_ms + others_ms, c.replica_id))
             if cost < lowest:
                 lowest = cost
-        limit = EQUAL_WITHIN * lowest
+        limit = EQUAL_WITHIN * lowest + UNSEEN * around.busy * query.unseen_s * 1e3
         equal = [replica_id for cost, replica_id in costs if cost <= limit]
         if len(equal) > 1:
             crowds = _crowds(candidates, equal, around)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from router.index.load import Load, pairs_of
 from router.index.reservations import Reservation, Reservations
 from router.index.residency import common_blocks
+from router.index.told import Told
 from router.routing import Ttft
 from tests.support.builders import ManualClock
 
@@ -336,3 +337,13 @@ def test_recent_work_outlives_the_request_and_fades(book, clock):
     assert book.load("r1").recent_ms == pytest.approx(40.0)
     book.forget("r1")
     assert book.load("r1") == Load()
+
+
+def test_a_head_is_not_late_for_what_others_may_have_sent_before_it(book, clock):
+    claim(book, clock, cost_ms=90.0, step_ms=10.0, is_lesson=True)
+    clock.advance(0.3)
+    assert book.load("r1").late == pytest.approx(3.0)
+    told = Told(clock, late_s=10.0)
+    told.tell("two", "r1", Load(), clock())
+    book.others = told
+    assert book.load("r1").late == 0.0

@@ -248,3 +248,17 @@ def test_what_overflows_a_home_on_the_ring_returns_when_its_load_falls(session):
         claim.release()
     clock.advance(120.0)  # what it computed of late counts until then
     assert home() == first
+
+
+def test_what_other_routers_send_unseen_makes_replicas_equal_that_differ_by_less():
+    def first(key, unseen_s):
+        candidates = [
+            candidate("r1", wait_ms=0.0, busy=0.4),
+            candidate("r2", wait_ms=9.0, busy=0.4),
+        ]
+        query = RouteQuery(1000, key, None, unseen_s)
+        return policy("cache-aware").rank(query, candidates).replicas[0]
+
+    keys = [f"prompt {number}" for number in range(20)]
+    assert {first(key, 0.0) for key in keys} == {"r1"}
+    assert {first(key, 0.02) for key in keys} == {"r1", "r2"}
