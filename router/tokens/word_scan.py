@@ -31,9 +31,9 @@ TOLD: Final = integer(-4)
 USED, ENTRIES, SLOTS, HEAD = range(4)
 """A table's head: the place behind its last entry, how many there are, how many slots."""
 
-AT, BUDGET, KEY, CUTS, IDS, GAPS, WORDS, LEVELS = range(8)
-"""Of a scan's state: where it is, for how many characters it may go on, the key of hashes, how many
-cuts are made; then how many ids and gaps it has found in how many words."""
+AT, SIZE, BUDGET, KEY, CUTS, IDS, GAPS, WORDS, LEVELS = range(9)
+"""Of a scan's state: where it is in how long a text, for how many characters it may go on, the key
+of hashes, how many cuts are made; then how many ids and gaps it has found in how many words."""
 BASE, PIECE, SOUGHT, LEVEL = range(4)
 """From LEVELS on, for each cut: where its automaton begins, where the piece ends that it is in, and
 how far that end was looked for."""
@@ -178,7 +178,7 @@ def piece_end(tables: Tables, data: Bytes, span: Span, state: Numbers, level: in
 def word_end(tables: Tables, data: Bytes, at: int, state: Numbers) -> int:
     """Where the word at this place ends. Each cut is made in the pieces of the one before.
     TOO_LONG, PAUSED."""
-    limit, level = integer(len(data)), _LEVELS
+    limit, level = integer(state[SIZE]), _LEVELS
     for _ in range(state[CUTS]):
         if state[level + PIECE] <= at:
             end = piece_end(tables, data, (at, limit), state, level)
@@ -236,7 +236,8 @@ def scan(
     at, count, gap, words = integer(state[AT]), integer(0), integer(0), integer(0)
     key, gaps = integer(state[KEY]), _LEVELS + _LEVEL * integer(state[CUTS])
     most = (integer(len(state)) - gaps) // GAP
-    last, end = min(at + integer(state[BUDGET]), integer(len(data))), integer(0)
+    size = integer(state[SIZE])
+    last, end = min(at + integer(state[BUDGET]), size), integer(0)
     while at < last and gap < most:
         end = word_end(tables, data, at, state)
         if end < 0:
@@ -253,7 +254,7 @@ def scan(
         words += 1
     if end == TOO_LONG:
         return TOO_LONG
-    if gap == 0 and at == len(data) and state[AT] == 0:
+    if gap == 0 and at == size and state[AT] == 0:
         return count
     state[AT], state[IDS], state[GAPS], state[WORDS] = at, count, gap, words
     return TOLD

@@ -22,6 +22,9 @@ AT_ONCE_CHARS: Final = 16_384
 MOST_GAPS: Final = 256
 """A go ends at so many words that are not known."""
 
+SHORT_CHARS: Final = 4096
+MOST_CUTS: Final = 8
+
 SLOT_BYTES: Final = 8
 CELL_BYTES: Final = 4
 FIRST_SLOTS: Final = 1024
@@ -40,6 +43,18 @@ class Cuts(NamedTuple):
         state[CUTS] = len(tables)
         state[LEVELS::LEVEL] = [0, *accumulate(map(len, tables[:-1]))]
         return cls(np.concatenate(tables), state)
+
+
+class _Room(threading.local):
+    """Each thread's, for texts that aren't long: making four arrays takes as long as a look-up of
+    sixty words."""
+
+    def __init__(self) -> None:
+        self.data = np.empty(SHORT_CHARS, np.uint8)
+        self.text = self.data.data
+        self.ids = np.empty(SHORT_CHARS, np.uint32)
+        self.found = self.ids.data
+        self.state = np.empty(LEVELS + LEVEL * MOST_CUTS + word_scan.GAP, np.int64)
 
 
 class Found(NamedTuple):
@@ -62,6 +77,7 @@ class WordStore:
         self._most_cells = max(0, (room - self._most_slots * SLOT_BYTES) // CELL_BYTES)
         self._newer, self._older = self._table(FIRST_SLOTS), self._table(0)
         self._lock = threading.Lock()
+        self._room = _Room()
         # words that share a place can only be made by who knows it
         self._key = random.SystemRandom().getrandbits(62) | 1
 
@@ -73,13 +89,25 @@ class WordStore:
     def size_bytes(self) -> int:
         return sum(map(_size_bytes, (self._newer, self._older)))
 
+    def recall(self, text: bytes, cuts: Cuts) -> bytes | None:
+        """Ids of an ASCII text that is not long, if all its words are known."""
+        size, first, room = len(text), len(cuts.state), self._room
+        if not 0 < size <= SHORT_CHARS or first > len(room.state) - word_scan.GAP:
+            return None
+        room.text[:size] = text
+        state = room.state
+        state[:first] = cuts.state
+        state[word_scan.SIZE], state[word_scan.KEY] = size, self._key
+        result = word_scan.scan(room.data, cuts.tables, state, self._newer, self._older, room.ids)
+        return None if result < 0 else room.found[:result].tobytes()
+
     def look_up(self, text: bytes, cuts: Cuts) -> Iterator[Found | None]:
         """All words of an ASCII text, in some goes. None, at the end: one is too long."""
         size, tables, data = len(text), cuts.tables, np.frombuffer(bytearray(text), np.uint8)
         gaps = len(cuts.state)
         state = np.empty(gaps + word_scan.GAP * min(size, MOST_GAPS), np.int64)
         state[:gaps] = cuts.state
-        state[word_scan.KEY] = self._key
+        state[word_scan.SIZE], state[word_scan.KEY] = size, self._key
         room = min(size, AT_ONCE_CHARS + word_scan.MAX_WORD_CHARS)
         at = 0
         while at < size:
@@ -91,7 +119,7 @@ class WordStore:
             if result == word_scan.TOO_LONG:
                 yield None
                 return
-            at, _, _, _, count, missing, words = state[:LEVELS].tolist()
+            at, *_, count, missing, words = state[:LEVELS].tolist()
             flat = state[gaps : gaps + word_scan.GAP * missing]
             yield Found(ids[:count], flat.reshape(missing, word_scan.GAP).tolist(), words)
 

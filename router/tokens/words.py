@@ -139,8 +139,11 @@ class Words:
 
     def _encode_plain(self, text: str) -> bytes | None:
         """Of text without added tokens."""
+        letters = text.encode()
+        if (known := self._store.recall(letters, self._cuts)) is not None:
+            return known
         made: list[bytes] = []
-        for found in self._store.look_up(text.encode(), self._cuts):
+        for found in self._store.look_up(letters, self._cuts):
             if found is None:
                 return None
             if not found.gaps:
