@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -107,11 +108,14 @@ def compile_all(*more: str) -> None:
 def _compiled(
     numba: Any, function: Callable[..., Any], signatures: list[str]
 ) -> Callable[..., Any]:
-    try:
-        made: Callable[..., Any] = numba.njit(signatures, cache=True, **_OPTIONS)(function)
-    except (RuntimeError, OSError):  # no folder that can be written to
-        made = numba.njit(signatures, **_OPTIONS)(function)
-    return made
+    made: Any = numba.njit(**_OPTIONS)(function)
+    with suppress(RuntimeError, OSError):  # no folder that can be written to
+        made._cache = import_module("router.cache_folder").Cache(function)
+    for signature in signatures:
+        made.compile(signature)
+    made.disable_compile()
+    kept: Callable[..., Any] = made
+    return kept
 
 
 def _replace(function: Callable[..., Any], compiled: Callable[..., Any]) -> None:

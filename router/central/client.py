@@ -14,6 +14,7 @@ from router.central import wire
 from router.central.address import Address
 from router.central.link import SILENCE_S, Link
 from router.central.memory import CAN_SHARE, Place, Window, prepare
+from router.central.unsaid import Unsaid
 from router.central.wire import Hit, ReplicaState, StateNews
 from router.events.keeper import Watched
 from router.events.snapshot import ReplicaSnapshot
@@ -64,7 +65,7 @@ class CentralIndex:
     _window: Window | None = None
     _names: dict[int, ReplicaId] = field(default_factory=dict)
     """Replicas by their numbers in the index's memory."""
-    _unsaid: list[bytes] = field(default_factory=list)
+    _unsaid: Unsaid = field(default_factory=Unsaid)
 
     @property
     def is_connected(self) -> bool:
@@ -151,7 +152,9 @@ class CentralIndex:
         self, replica_id: ReplicaId, predicted_tokens: int, hit_tokens: int, age_s: float
     ) -> None:
         """See `Watching`."""
-        self._say(wire.hit(Hit(replica_id, predicted_tokens, hit_tokens, age_s + SAY_S)))
+        if self._link is not None:
+            self._say_soon()
+            self._unsaid.add_hit(Hit(replica_id, predicted_tokens, hit_tokens, age_s + SAY_S))
 
     def expect_reused(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`. Told once on each connection."""
@@ -175,7 +178,7 @@ class CentralIndex:
         self._names.clear()
         self._window = None
         self._reusing.clear()
-        self._unsaid.clear()
+        self._unsaid.take()
         async with asyncio.timeout(CONNECT_S):
             _, link = (
                 await loop.create_unix_connection(self._new_link, address.path)
@@ -273,13 +276,15 @@ class CentralIndex:
 
     def _say(self, data: bytes) -> None:
         """Tell the index something that may be lost, with whatever else is said soon."""
-        if self._link is None:
-            return
+        if self._link is not None:
+            self._say_soon()
+            self._unsaid.add(data)
+
+    def _say_soon(self) -> None:
         if not self._unsaid:
             asyncio.get_running_loop().call_later(SAY_S, self._say_all)
-        self._unsaid.append(data)
 
     def _say_all(self) -> None:
-        said, self._unsaid = b"".join(self._unsaid), []
+        said = self._unsaid.take()
         if said and self._link is not None and self._link.is_writable:
             self._link.send(said)

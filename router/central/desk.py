@@ -207,9 +207,10 @@ class _Visitor(asyncio.Protocol):
             desk.keeper.served(*wire.read_served(body))
         elif kind == Kind.HIT:
             report = wire.read_hit(body)
-            desk.keeper.observe_hit(
-                report.replica_id, report.predicted_tokens, report.hit_tokens, report.age_s
-            )
+            for _ in range(1 + min(max(report.more, 0), wire.MOST_HITS)):
+                desk.keeper.observe_hit(
+                    report.replica_id, report.predicted_tokens, report.hit_tokens, report.age_s
+                )
         elif kind == Kind.SUSPECT:
             desk.hurry(body.decode("utf-8", "replace"))
         elif kind == Kind.REUSED:

@@ -31,6 +31,8 @@ MAGIC: Final = b"WGIX"
 NONCE_BYTES: Final = 32
 MAX_BYTES: Final = 64 * 2**20
 """Of one frame. A prompt of a million tokens is half a megabyte of hashes."""
+MOST_HITS: Final = 1000
+"""That one frame tells of."""
 STRANGER_BYTES: Final = 1024
 """Of one frame of somebody who has not shown yet that it may ask."""
 
@@ -88,13 +90,17 @@ class StateNews(msgspec.Struct, frozen=True, array_like=True):
     gone: list[ReplicaId] = []
 
 
-class Hit(msgspec.Struct, frozen=True, array_like=True):
-    """What was predicted of a replica, at most `age_s` ago, and what it reported, in tokens."""
+class Hit(msgspec.Struct, array_like=True):
+    """What was predicted of a replica, at most `age_s` ago, and what it reported, in tokens.
+
+    `more`: so many further prompts that came out as this one, none of them older.
+    """
 
     replica_id: ReplicaId
     predicted_tokens: int
     hit_tokens: int
     age_s: float = 0.0
+    more: int = 0
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):

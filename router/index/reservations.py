@@ -4,8 +4,10 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from router.blocks import BlockHash
@@ -26,6 +28,8 @@ __all__ = [
     "Siblings",
 ]
 
+_NOTHING: Final[Mapping[ReplicaId, Load | None]] = MappingProxyType({})
+JUST_NOW_S: Final = 0.001
 FADING_S: Final = 0.1
 """What only fades is read anew so often: of a half-life of 30 s that is a quarter of a percent."""
 
@@ -44,6 +48,8 @@ class Reservations:
     """Replicas that left while they had requests of ours."""
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    _theirs: tuple[float, Mapping[ReplicaId, Load | None]] = -math.inf, _NOTHING
+    """What siblings make replicas do, and when that was read."""
     _open: dict[ReplicaId, None] = field(default_factory=dict)
     """Where a first token came of late, and another one of the same step may follow."""
 
@@ -70,10 +76,18 @@ class Reservations:
         self._tell(replica_id)
 
     def _note_others(self, reservation: Reservation) -> None:
-        for others in (self.others, self.siblings):
-            if (load := others.get(reservation.replica_id)) is not None:
+        replica_id = reservation.replica_id
+        for load in (self.others.get(replica_id), self._sibling_load(reservation)):
+            if load is not None:
                 reservation.running_then += load.running
                 reservation.is_lesson &= not load.waiting
+
+    def _sibling_load(self, reservation: Reservation) -> Load | None:
+        """As it was read for the choice, if that was just now."""
+        read_at, theirs = self._theirs
+        if reservation.booked_at - read_at < JUST_NOW_S and reservation.replica_id in theirs:
+            return theirs[reservation.replica_id]
+        return self.siblings.get(reservation.replica_id)
 
     def settle(self, replica_id: ReplicaId) -> None:
         """What was booked there and could wait is done now, rather than at the next choice."""
@@ -144,6 +158,7 @@ class Reservations:
                 load = load.plus(told)
             found.append(load)
         if theirs := self.siblings.loads(replica_ids):
+            self._theirs = now, dict(zip(replica_ids, theirs, strict=True))
             pairs = zip(found, theirs, strict=True)
             return [ours if more is None else ours.plus(more) for ours, more in pairs]
         return found

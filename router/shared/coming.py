@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import sys
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ MARKS: Final = 256
 _ENTRY: Final = neighbours.MARKS_AT + MARKS
 _WORD_BYTES: Final = 8
 _REPLICAS: Final = 1024
+_SHELF: Final = ENTRIES * _WORD_BYTES
 
 
 class Turn:
@@ -75,6 +77,8 @@ class ComingBoard:
         self._entries = all_words[self._entries_at : begun_at].reshape(slots * ENTRIES, _ENTRY)
         self._found = np.empty((_REPLICAS, 2), np.int64)
         self._own = range(slot * ENTRIES, (slot + 1) * ENTRIES)
+        self._others = slot * _SHELF, (slot + 1) * _SHELF, processes * _SHELF
+        """Bytes in which first hashes are others': up to the first, and from the second on."""
         self._free = list(self._own)
         self._placed: dict[tuple[int, BlockHash], tuple[int, int]] = {}
         """Entry and number of requests, by row and last hash."""
@@ -122,10 +126,19 @@ class ComingBoard:
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[int, int]:
         """Leading blocks of `prefix` that the others have in flight, by row."""
+        if not self._may_have(prefix[0]):
+            return {}
         hashes = prefix if isinstance(prefix, array) else array("Q", prefix)
         words, own, found = np.frombuffer(hashes, np.uint64), self._own, self._found
         count = neighbours.expected(self._roots, self._entries, words, own.start, own.stop, found)
         return dict(found[:count].tolist()) if count else {}
+
+    def _may_have(self, root: BlockHash) -> bool:
+        """Does another one have something that begins so? Searching bytes is no more than that, and
+        most often nobody has."""
+        sought, first, end, last = root.to_bytes(_WORD_BYTES, sys.byteorder), *self._others
+        find = self._memory.find
+        return find(sought, 0, first) >= 0 or find(sought, end, last) >= 0
 
     def clear(self, slot: int) -> None:
         """A process ended: nothing comes of what it had sent."""

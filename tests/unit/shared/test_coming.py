@@ -99,3 +99,19 @@ def test_a_whole_beginning_of_the_prompt_counts_to_its_last_block(two, blocks):
     one, other = two
     one.take(sent(PROMPT[:blocks]))
     assert other.expected(PROMPT) == {"r1": blocks}
+
+
+def test_roots_are_found_of_every_process_but_our_own(tmp_path, clock):
+    boards = [LoadBoard(tmp_path / "all", slot, 4, clock) for slot in range(4)]
+    hosts = [Reservations(clock, siblings=board) for board in boards]
+    for host in hosts:
+        host.load("r1")
+    for number, host in enumerate(hosts):
+        claim = sent((1000 + number, 7))
+        host.take(claim)
+        mine = [board.expected((1000 + number, 7)) for board in boards]
+        assert mine == [{} if other == number else {"r1": 2} for other in range(4)]
+        host.release(claim)
+        assert not any(board.expected((1000 + number, 7)) for board in boards)
+    for board in boards:
+        board.close()
