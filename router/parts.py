@@ -156,7 +156,9 @@ def peers(
     settings: SharedSettings, reservations: Reservations, clock: Callable[[], float]
 ) -> Peers:
     """This router among those that share `settings.url`; without one, alone. ConfigError."""
-    times = PeerTimes(settings.interval_s, settings.busy_interval_s, settings.ttl_s)
+    times = PeerTimes(
+        settings.interval_s, settings.busy_interval_s, settings.busy_for_s, settings.ttl_s
+    )
     store: SharedStore = MemoryStore(clock)
     if settings.url is not None:
         deadline_s = settings.deadline_ms / 1e3

@@ -20,6 +20,9 @@ class SharedSettings(Settings, frozen=True):
     busy_interval_s: Annotated[
         Seconds, doc("The same while prompts wait; at most a twentieth of a core.", ge=0.01)
     ] = 0.01
+    busy_for_s: Annotated[
+        Seconds, doc("And so long after one waited anywhere: the next is told at once.", ge=0)
+    ] = 1.0
     ttl_s: Annotated[
         Seconds, doc("A router not heard of for so long has no load any more.", gt=0)
     ] = 2.0

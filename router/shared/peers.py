@@ -29,11 +29,13 @@ what others report of many replicas takes long to read."""
 
 @dataclass(frozen=True, slots=True)
 class PeerTimes:
-    """`interval_s`: between two exchanges; `busy_interval_s`: while a prompt waits anywhere.
+    """`interval_s`: between two exchanges; `busy_interval_s`: while a prompt waits anywhere, and
+    for `busy_for_s` after: who has just heard of none hears of the next one late.
     `ttl_s`: a router that was not heard of for so long has no load any more."""
 
     interval_s: float = 0.15
     busy_interval_s: float = 0.01
+    busy_for_s: float = 1.0
     ttl_s: float = 2.0
 
 
@@ -67,6 +69,7 @@ class Peers:
     _since: str = "0"
     _is_mute: bool = False
     _trade_at: float = -math.inf
+    _busy_until: float = -math.inf
     _work_s: float = 0.0
     """What the last exchange took this process, without waiting."""
     _heard: dict[str, _Heard] = field(default_factory=dict)
@@ -118,8 +121,11 @@ class Peers:
         waits = self.reservations.is_waiting or any(
             row.waiting for heard in self._heard.values() for row in heard.report.loads
         )
+        if waits:
+            self._busy_until = self.clock() + times.busy_for_s
         soon_s = max(times.busy_interval_s, self._work_s / WORK_SHARE)
-        return min(soon_s, times.interval_s) if waits else times.interval_s
+        is_busy = self.clock() < self._busy_until
+        return min(soon_s, times.interval_s) if is_busy else times.interval_s
 
     async def tick(self) -> None:
         """One exchange, good or bad, and what follows from it."""

@@ -228,7 +228,7 @@ def main() -> int:
     parser.add_argument("--routers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--sim-routers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--sessions", type=int, default=400, help="of the simulated agents")
-    parser.add_argument("--told-ms", type=float, default=12.0, help="until load is told, simulated")
+    parser.add_argument("--told-ms", type=float, default=14.0, help="see tests.bench.exchange")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=25.0, help="of each live run")

@@ -162,6 +162,9 @@ async def test_load_is_told_sooner_while_a_prompt_waits_anywhere(make, clock):
     one.reservations.computed(claim)
     await one.tick()
     await two.tick()
+    clock.advance(0.9 * one.times.busy_for_s)
+    assert one.pause_s() == two.pause_s() == two.times.busy_interval_s
+    clock.advance(0.2 * one.times.busy_for_s)
     assert one.pause_s() == two.pause_s() == two.times.interval_s
 
 
