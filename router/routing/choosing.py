@@ -170,8 +170,6 @@ class Chooser:
 
         `known`: what an index says, or has said if it had to be waited for.
         """
-        for batch in self.reservations.over():
-            self.learner.learn(batch)
         self.learner.listen()
         candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())

@@ -66,7 +66,9 @@ class Learner:
         self._learnt(batch.replica_id, where.fleet)
 
     def listen(self) -> None:
-        """Learn what other processes of this host have learnt."""
+        """Learn of prompts whose step is over, and what siblings have learnt."""
+        for batch in self.reservations.over():
+            self.learn(batch)
         for replica_id, fleet in self.lessons.listen():
             self._learnt(replica_id, fleet)
 
