@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,28 @@ class Gateway:
         self.errors += sum(sample.errors for sample in samples)
 
 
+COUNTING = """
+import time
+ends, count = time.perf_counter() + 1.0, 0
+while time.perf_counter() < ends:
+    for _ in range(1000):
+        count += 1
+print(count)
+"""
+
+
+def side_by_side() -> float:
+    """What two loops on two cores do beside each other, of what one alone does: 2 on cores of their
+    own, and less where two are threads of one core, whatever the machine says of its cores."""
+
+    def count(loops: int) -> int:
+        command = (sys.executable, "-c", COUNTING)
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(loops)]
+        return sum(int(one.communicate()[0]) for one in started)
+
+    return count(2) / count(1)
+
+
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
@@ -128,6 +151,7 @@ def main() -> None:
         apart = found["2 routers apart"]
         best_us, best = statistics.median(apart.cpu_us), statistics.median(apart.per_second)
         print(f"2 KB prompts, JSON replies; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print(f"  two loops beside each other do {side_by_side():.2f} times what one does")
         for name, gateway in found.items():
             cpu_us = statistics.median(gateway.cpu_us)
             report[name] = row = {
