@@ -3,9 +3,11 @@
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Jumping(selectors.SelectSelector):
@@ -22,12 +24,25 @@ class _Jumping(selectors.SelectSelector):
         return ready
 
 
+class _AtOnce(ThreadPoolExecutor):
+    """No thread: what it is given takes no virtual time, and nobody's turn."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as exc:  # noqa: BLE001  as a thread hands it on
+            done.set_exception(exc)
+        return done
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """For code that does no I/O: only timers, queues and turns."""
+    """For code that does no I/O: only timers, queues, turns, and threads that compute."""
 
     def __init__(self) -> None:
         self._jumping = _Jumping()
         super().__init__(self._jumping)
+        self.set_default_executor(_AtOnce(1))
 
     def time(self) -> float:
         return self._jumping.now_s
