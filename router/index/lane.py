@@ -7,13 +7,15 @@ from typing import Final
 from router.index.claims import NO_QUEUE, Computed, Price, Queue, Reservation
 from router.index.load import Load
 from router.index.residency import Residency
-from router.index.steps import Steps
 
 DONE_AT_MOST: Final = 0.9
 """Of the step that runs, at most this share is believed to be done: a replica that is slower than
 predicted must not look idle."""
 SAME_STEP: Final = 0.1
 """First tokens that follow within a tenth of the time that a step took are of the same step."""
+
+STEP_TOKENS: Final = 8192
+"""What engines compute in one step at most (vLLM on large GPUs)."""
 
 
 @dataclass(slots=True)
@@ -29,13 +31,10 @@ class Lane:
     running: dict[int, Reservation] = field(default_factory=dict)
     step_began: float = 0.0
     residency: Residency = field(default_factory=Residency)
-    steps: Steps = field(default_factory=Steps)
     batch: Computed | None = None
     known: Load | None = None
     known_at: float = 0.0
     quiet_since: float = 0.0
-    _alone: int = 0
-    """Tokens of the prompt whose first token was the batch's first."""
     _filled: list[tuple[Reservation, int]] = field(default_factory=list)
     """What its last step computed of those behind, as is thought."""
     _tokens: int = 0
@@ -95,21 +94,15 @@ class Lane:
         return batch
 
     def _give_back(self, batch: Computed) -> None:
-        """Who waits still was not computed whole. O(those thought to be in the step)."""
+        """Who waits still, though the step was thought to have held all of it, was not in it:
+        steps hold less than that, or it came later. O(those thought to be in the step)."""
         head = next(iter(self.pending.values()), None)
         if head is None or head.left_tokens > 0:
             return
-        computed = self._alone
         for other, tokens in self._filled:
             if id(other) in self.pending:
                 batch.uncached_tokens -= tokens
                 batch.pairs += self._work_off(other, -tokens)
-            else:
-                computed += tokens
-        if head.left_tokens > 0:
-            tokens = self.steps.held_not(computed, head.left_tokens)
-            batch.uncached_tokens += tokens
-            batch.pairs += self._work_off(head, tokens)
 
     def reprice(self, price: Price) -> None:
         """More is known of how fast the replica is than when these were sent. O(waiting)."""
@@ -132,13 +125,12 @@ class Lane:
         """
         computed = reservation.left_tokens
         pairs = self._work_off(reservation, computed)
-        if (batch := self.batch) is not None:  # what was behind is counted with the first
-            if computed and reservation.booked_at <= batch.began:
-                self.steps.held_more()
-            return computed, pairs
-        self._alone, self._filled = computed, []
-        room = self.steps.room(computed)
-        last_step_began = now - (now - since) / self.steps.number(computed)
+        if self.batch is not None:
+            return computed, pairs  # what was behind is counted with the first of the step
+        self._filled = []
+        steps = max(1, -(-computed // STEP_TOKENS))
+        room = steps * STEP_TOKENS - computed
+        last_step_began = now - (now - since) / steps
         for other in self.pending.values():
             if room <= 0 or other.booked_at + other.host_ms / 1e3 >= last_step_began:
                 break
@@ -185,7 +177,7 @@ class Lane:
 
     def _in_step_ms(self, head: Reservation) -> float:
         """What the prompts in the step that runs take."""
-        most_ms = head.left_ms * max(1.0, self.steps.size / max(head.left_tokens, 1))
+        most_ms = head.left_ms * max(1.0, STEP_TOKENS / max(head.left_tokens, 1))
         return min(max(self._step_cost_ms, head.left_ms), most_ms)
 
     def resident(self, answer_tokens: float) -> int:

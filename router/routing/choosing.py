@@ -173,9 +173,8 @@ class Chooser:
         self.learner.listen()
         candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
-        ring_key = _ring_key(ask, contenders, candidates)
-        unseen_s = self.reservations.others.unseen_s
-        query = RouteQuery(ask.prompt_tokens, ring_key, moved_to, unseen_s)
+        key = _ring_key(ask, contenders, candidates)
+        query = RouteQuery(ask.prompt_tokens, key, moved_to, self.reservations.others.unseen_s)
         return Choice(
             query=query,
             decision=self.rank(query, candidates),

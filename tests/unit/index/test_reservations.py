@@ -162,24 +162,15 @@ def whole(book, clock, *claims):
     return batch
 
 
-def test_smaller_steps_show_by_whose_first_token_is_not_of_them(book, clock):
+def test_who_waits_still_was_not_in_the_step_of_who_does_not(book, clock):
     first, second, third = together(book, clock, 3)
-    # a step of 2048: all three would have been in one of 8192
-    assert whole(book, clock, first).uncached_tokens == 2048
-    assert book.load("r1").queued_tokens == 3000 - 548
-    assert whole(book, clock, second).uncached_tokens == 2048
-    assert whole(book, clock, third).uncached_tokens == 4500 - 2 * 2048
+    # steps of 2048, though all three would have been in one of 8192
+    assert whole(book, clock, first).uncached_tokens == 1500
+    assert book.load("r1").queued_tokens == 3000
+    assert whole(book, clock, second).uncached_tokens == 1500
+    assert whole(book, clock, third).uncached_tokens == 1500
     assert book.load("r1").queued_tokens == 0
-
-
-def test_larger_steps_show_by_first_tokens_that_come_together(book, clock):
-    for one in together(book, clock, 2):  # the second late, for once: another step's, as it seems
-        whole(book, clock, one)
     assert whole(book, clock, *together(book, clock, 3)).uncached_tokens == 4500
-    first, *_ = together(book, clock, 3)
-    clock.advance(0.2)
-    book.computed(first)
-    assert book.load("r1").queued_tokens == 0
 
 
 def test_attention_looks_at_each_pair_once_however_a_prompt_is_cut_into_steps(book, clock):
