@@ -74,7 +74,8 @@ class Planner:
 
         When tokenizing fails or is late the request is routed without its prefix.
         """
-        self._members(generation.model)
+        if not self.pool.serves(generation.model):
+            self._members(generation.model)  # raises, and says why
         tokens, failure = b"", ""
         if self.chooser.policy.needs_prefix or self.shadows.needs_prefix:
             tokens, failure = await self._tokenize(generation)

@@ -130,6 +130,13 @@ class Pool:
         self._members.update((member.id, member) for member in joined)
         return Changes(joined, tuple(left))
 
+    def serves(self, model: str) -> bool:
+        """Whether any is `available`. Looks no further than the first."""
+        for member in self._members.values():
+            if member.is_healthy and model in member.models and member.replica.answers:
+                return True
+        return False
+
     def available(self, model: str) -> list[Member]:
         """Healthy replicas that serve the model to clients, in the order in which they joined.
 

@@ -33,6 +33,8 @@ def test_only_healthy_replicas_that_serve_the_model_are_available():
     pool.mark_up("r1", model_rows("m"))
     pool.mark_up("r2", model_rows("other"))
     assert [m.id for m in pool.available("m")] == ["r1"]
+    assert pool.serves("m")
+    assert not pool.serves("unknown")
 
 
 def test_a_replica_that_is_down_is_known_but_not_available():
@@ -40,6 +42,7 @@ def test_a_replica_that_is_down_is_known_but_not_available():
     pool.mark_up("r1", model_rows("m"))
     pool.mark_down("r1", "refused")
     assert pool.available("m") == []
+    assert not pool.serves("m")
     assert pool.knows("m")
     assert repr(pool.get("r1")) == "<Member r1 unhealthy (refused)>"
 
