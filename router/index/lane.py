@@ -95,12 +95,14 @@ class Lane:
 
     def _give_back(self, batch: Computed) -> None:
         """Who waits still, though the step was thought to have held all of it, was not in it:
-        steps hold less than that, or it came later. O(those thought to be in the step)."""
+        steps hold less than that, or it came later. What else was in the step is as uncertain, so
+        it teaches nothing. O(those thought to be in the step)."""
         head = next(iter(self.pending.values()), None)
         if head is None or head.left_tokens > 0:
             return
         for other, tokens in self._filled:
             if id(other) in self.pending:
+                batch.is_lesson = False
                 batch.uncached_tokens -= tokens
                 batch.pairs += self._work_off(other, -tokens)
 

@@ -173,6 +173,13 @@ def test_who_waits_still_was_not_in_the_step_of_who_does_not(book, clock):
     assert whole(book, clock, *together(book, clock, 3)).uncached_tokens == 4500
 
 
+def test_a_step_that_somebody_was_wrongly_thought_to_be_in_teaches_nothing(book, clock):
+    first, second = together(book, clock, 2)
+    first.is_lesson = second.is_lesson = True
+    assert not whole(book, clock, first).is_lesson
+    assert whole(book, clock, second).is_lesson
+
+
 def test_attention_looks_at_each_pair_once_however_a_prompt_is_cut_into_steps(book, clock):
     first = claim(book, clock, tokens=9000, prompt_tokens=10_000)
     second = claim(book, clock, tokens=9000, prompt_tokens=9000)
