@@ -188,7 +188,9 @@ async def test_throttled_client_says_so_and_keeps_the_truth(url, tmp_path):
     before = len(truth(url))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "loadgen.cli", "run", "--url", url, "--model", "role_first"),
-        *(*LOAD, "--json", str(paths[0]), "--jsonl", str(paths[1])),
+        # long enough that it has not sent all before it is stopped
+        *(*LOAD, "--num-requests", str(3 * REQUESTS)),
+        *("--json", str(paths[0]), "--jsonl", str(paths[1])),
         stdout=asyncio.subprocess.DEVNULL,
     )
     async with asyncio.timeout(50):
