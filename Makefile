@@ -157,6 +157,7 @@ bench-loadgen: $(READY) $(LOAD_PEERS)/.ready ## the load test beside aiperf, gui
 
 bench-latency: $(READY) ## what the gateway adds to a request of 8,000 tokens at 100 a second
 	$(BIN)/python -m tests.bench.latency
+	$(BIN)/python -m tests.bench.latency --set listen.busy_poll=true
 
 soak-streams: $(READY) ## 500 streams for 10 minutes, with deaths and departures
 	$(BIN)/python -m tests.bench.soak

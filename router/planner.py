@@ -16,6 +16,7 @@ from xxhash import xxh3_64_hexdigest
 
 from router.blocks import hash_blocks, prefix_seed
 from router.blocks.hashing import BYTES_PER_TOKEN
+from router.blocks.remembered import RememberedIds
 from router.errors import ModelNotFound, NoReplicaAvailable
 from router.index.answers import Known
 from router.openai.generation import Generation, Kind
@@ -201,7 +202,10 @@ class Planner:
                 size, adapter = min(sizes), model if member.is_adapter(model) else None
                 if (found := made.get((size, adapter))) is None:
                     seed = prefix_seed(generation.salt, adapter)
-                    found = Prefix(hash_blocks(tokens, size, seed), size)
+                    if type(tokens) is RememberedIds:
+                        found = Prefix(tokens.hash_blocks(size, seed), size)
+                    else:
+                        found = Prefix(hash_blocks(tokens, size, seed), size)
                     made[size, adapter] = found
                 prefix = found
             contenders.append(Contender(replica.id, member.base_model, prefix, replica.distance_ms))

@@ -15,6 +15,7 @@ from typing import Any, Final
 import uvloop
 from aiohttp import web
 
+from router.busy_poll import never_sleep
 from router.config import ConfigError
 from router.entrance import Entrance
 from router.gateway.app import build_admin_server, build_server
@@ -72,6 +73,8 @@ async def serve(config: RouterConfig, reload: Reload) -> int:
         runtime = await stack.enter_async_context(Runtime.open(config))
         if config.shared.board is not None:
             runtime.supervisor.run("parent", lambda: end_with_parent(stopping))
+        if listen.busy_poll:
+            runtime.supervisor.run("busy poll", never_sleep)
         # the probes' listener outlives the clients': it says "draining" until the end
         aside = await stack.enter_async_context(_admin(runtime, config))
         port = await stack.enter_async_context(_listening(runtime, config, tls))

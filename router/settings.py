@@ -93,6 +93,10 @@ class ListenSettings(Settings, frozen=True):
     cors_origins: Annotated[
         tuple[str, ...], _doc("Origins whose pages may read replies; * for all.")
     ] = ()
+    busy_poll: Annotated[
+        bool,
+        _doc("Never sleep between requests: takes a core per process, for a lower latency."),
+    ] = False
     decision_headers: Annotated[
         bool, _doc("Whether replies name the replica, the match and the reason in headers.")
     ] = True

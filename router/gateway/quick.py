@@ -102,13 +102,25 @@ class QuickRequest:
     `missing`: bytes of the body that are still to come; `early`: bytes that came after it.
     """
 
-    __slots__ = ("_arrived", "_body", "early", "head", "keep_alive", "missing", "protocol")
+    __slots__ = (
+        "_arrived",
+        "_body",
+        "early",
+        "head",
+        "headers",
+        "keep_alive",
+        "missing",
+        "path",
+        "protocol",
+    )
 
     method: Final = "POST"
     version: Final = HttpVersion11
 
     def __init__(self, head: QuickHead, line: Line, length: int, body: bytes) -> None:
         self.head = head
+        self.path = head.path
+        self.headers: Mapping[str, str] = head.headers
         self.protocol = line
         self.keep_alive = True
         self._body = [body]
@@ -121,16 +133,8 @@ class QuickRequest:
             self.missing = 0
 
     @property
-    def path(self) -> str:
-        return self.head.path
-
-    @property
     def path_qs(self) -> str:
-        return self.head.path
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.head.headers
+        return self.path
 
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:

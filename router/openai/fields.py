@@ -65,6 +65,8 @@ class GenerationFields(msgspec.Struct, frozen=True, gc=False):
 
     def reports_reused(self) -> bool:
         """Whether the engine is to report the cached blocks that it reuses, as if stored anew."""
+        if self.vllm_xargs is ABSENT:
+            return False
         extra = scalar(self.vllm_xargs)
         return isinstance(extra, dict) and extra.get("kv_cache_report_mode") == "full"
 
@@ -96,6 +98,8 @@ def scalar(raw: Raw) -> Any:
 
 def text(raw: Raw) -> str | None:
     """A string that is not empty, else None."""
+    if raw is ABSENT:
+        return None
     value = scalar(raw)
     return value if isinstance(value, str) and value else None
 
@@ -108,6 +112,8 @@ def integer(raw: Raw) -> int | None:
 
 def flag(raw: Raw) -> bool | None:
     """A boolean as vLLM's lax validation reads it: "true", "yes" and 1 count. None: it is none."""
+    if raw is ABSENT:
+        return None
     value = scalar(raw)
     if isinstance(value, bool):
         return value

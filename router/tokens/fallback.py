@@ -69,7 +69,7 @@ class ByModel:
         return await self._of(generation).tokenize(generation)
 
     def recall(self, generation: Generation) -> bytes | None:
-        return self._of(generation).recall(generation)
+        return self._tokenizers.get(generation.model, self._default).recall(generation)
 
     def _of(self, generation: Generation) -> Tokenizer:
         return self._tokenizers.get(generation.model, self._default)

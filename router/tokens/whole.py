@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_128_digest
 
+from router.blocks.remembered import RememberedIds
 from router.openai.fields import ABSENT, GenerationFields
 from router.openai.generation import Generation, Kind
 from router.tokens.memo import Memo
@@ -61,7 +62,7 @@ class WholePrompts:
         self._last = None
         if key in self._once:
             del self._once[key]
-            self.memo.put(key, ids)
+            self.memo.put(key, RememberedIds(ids))
             return
         if len(self._once) >= MAX_ONCE:
             self._once.clear()

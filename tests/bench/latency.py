@@ -1,6 +1,6 @@
 """What the gateway adds to a request: chats of 8,000 tokens, 100 a second, its tokenizer warm.
 
-    python -m tests.bench.latency [--per-second 100] [--seconds 20]
+    python -m tests.bench.latency [--per-second 100] [--seconds 20] [--set listen.busy_poll=true]
 
 Every chat is asked of the engine directly and through the gateway, in turn and evenly spaced in
 time. `added` compares the two distributions of the time to the first byte of the reply's body. The
@@ -112,6 +112,7 @@ def main() -> None:
     )
     parser.add_argument("--per-second", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--set", action="append", default=[], help="a setting of the gateway's")
     arguments = parser.parse_args()
     engine, gateway = free_port(), free_port()
     python = (sys.executable, "-m")
@@ -124,6 +125,7 @@ def main() -> None:
     )
     # the backend's /tokenize is a stub: nothing may be compared with it
     serve += ("--set=tokens.remote=false", "--set=tokens.judge_share=0")
+    serve += tuple(f"--set={one}" for one in arguments.set)
     bodies = [chat(number, WORDS_OF_CHAT) for number in range(CHATS)]
     prompts = asyncio.run(tokenize(bodies))
     counts = [len(tokens) for tokens in prompts]
