@@ -44,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--share-load-ms", type=float, help="until a router knows what another has in flight")
     add("--slo-ttft-ms", type=float, help="wait in the router while no replica keeps it")
     add("--event-loss", type=float, help="share of event batches that are lost")
-    add("--calibrate", action="store_true", help="compare with llm-d's published ladder and end")
+    add("--calibrate", action="store_true", help="compare with llm-d's ladders (of --policy), end")
     add("--anchors", type=Path, metavar="DIR", help="compare with toy policies on public traces")
     add("--what-if", action="store_true", help="which policy and how many replicas keep the SLO")
     add("--ttft-p95-ms", type=float, default=500.0, help="the SLO of --what-if")
@@ -61,7 +61,7 @@ async def run(args: argparse.Namespace, console: Console, around: Surroundings) 
             console.print(f"{case.name}: {case.about}", highlight=False)
         return 0
     if args.calibrate:
-        await asyncio.to_thread(_calibrated, args.seeds, console, around.console)
+        await asyncio.to_thread(_calibrated, args, console, around.console)
         return 0
     if args.anchors is not None:
         return await asyncio.to_thread(_anchored, args.anchors, console)
@@ -138,11 +138,14 @@ def _what_if(
         console.print(whatif.table_of(case, fleets, ttft_p95_ms))
 
 
-def _calibrated(seeds: int, console: Console, progress: Console) -> None:
-    ladders = []
-    for ladder in published.ladders(range(1, seeds + 1), progress.print):
+def _calibrated(args: argparse.Namespace, console: Console, progress: Console) -> None:
+    ladders, policies = [], args.policy or list(POLICIES)
+    for ladder in published.ladders(range(1, args.seeds + 1), policies, progress.print):
         console.print(published.table_of(ladder))
         ladders.append(ladder)
+    if not ladders:
+        known = ", ".join(policy for policy, _ in published.LADDERS.values())
+        raise UsageError(f"published are {known}; not {', '.join(policies)}")
     console.print(published.summary_of(ladders))
 
 

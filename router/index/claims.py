@@ -35,6 +35,8 @@ class Reservation(Struct, eq=False):
     """What passes until it can be in a step, beside the replica's steps."""
     running_then: int = 0
     computed_at: float | None = None
+    decodes_since: float = 0.0
+    """As `computed_at`, by prediction where no first token was seen."""
     left_tokens: int = -1
     """Of `uncached_tokens`, those that no step has computed yet, by prediction."""
 

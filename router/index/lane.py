@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from router.index.claims import NO_QUEUE, Computed, Price, Queue, Reservation
-from router.index.load import Load
+from router.index.load import Answers, Load
 from router.index.residency import Residency
 
 DONE_AT_MOST: Final = 0.9
@@ -35,6 +35,8 @@ class Lane:
     known: Load | None = None
     known_at: float = 0.0
     quiet_since: float = 0.0
+    _since: float = 0.0
+    """The sum of when those that decode began to."""
     _filled: list[tuple[Reservation, int]] = field(default_factory=list)
     """What its last step computed of those behind, as is thought."""
     _tokens: int = 0
@@ -161,6 +163,7 @@ class Lane:
             self._leave_queue(reservation, now)
         else:
             del self.running[id(reservation)]
+            self._since = self._since - reservation.decodes_since if self.running else 0.0
 
     def queue(self, now: float) -> Queue:
         """What waits for its first token, as of now."""
@@ -182,13 +185,19 @@ class Lane:
         most_ms = head.left_ms * max(1.0, STEP_TOKENS / max(head.left_tokens, 1))
         return min(max(self._step_cost_ms, head.left_ms), most_ms)
 
-    def resident(self, answer_tokens: float) -> int:
-        """Tokens of the cache that requests in flight hold; answers are half done in the mean."""
-        return self.residency.tokens + round(answer_tokens / 2 * len(self.running))
+    def resident(self, answers: Answers, now: float) -> int:
+        """Tokens of the cache that requests in flight hold: their prompts', and those of answers
+        by how long they have decoded. In the mean no more than a whole answer: who decodes for
+        longer than that may be stuck."""
+        count = len(self.running)
+        decoded_ms = min((now * count - self._since) * 1e3, answers.mean_ms * count)
+        return self.residency.tokens + round(decoded_ms * answers.tokens_per_ms)
 
     def _decodes(self, reservation: Reservation, now: float) -> None:
         self._leave_queue(reservation, now)
         self.running[id(reservation)] = reservation
+        reservation.decodes_since = now
+        self._since += now
 
     def _leave_queue(self, reservation: Reservation, now: float) -> None:
         self.known = None

@@ -115,6 +115,11 @@ class Answers:
     mean_tokens: float = 300.0
     _count: int = 0
 
+    @property
+    def tokens_per_ms(self) -> float:
+        """Of one answer."""
+        return self.mean_tokens / self.mean_ms if self.mean_ms > 0.0 else 0.0
+
     def ended(self, decode_ms: float, tokens: int) -> None:
         self._count = min(self._count + 1, 100)
         self.mean_ms += (decode_ms - self.mean_ms) / self._count

@@ -179,7 +179,7 @@ class Reservations:
         queue, running, late = lane.queue(now), len(lane.running), 0.0
         if queue.late > 1.0 and self.others.quiet(replica_id, lane.step_began, now):
             late = queue.late  # and not for what others have before it
-        resident_tokens = lane.resident(self.answers.mean_tokens)
+        resident_tokens = lane.resident(self.answers, now)
         quiet_ms = 0.0 if lane.pending else (now - lane.quiet_since) * 1e3
         load = Load(
             queue.tokens, queue.wait_ms, running, len(lane.pending), recent_ms, mean_ms,

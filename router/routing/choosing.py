@@ -229,7 +229,7 @@ class Chooser:
         loads = self.reservations.loads([contender.replica_id for contender in contenders])
         speed_of, size_of = self.speeds.of, self.cache_tokens.get
         answers = self.reservations.answers
-        alone_tokens = answers.mean_tokens / 2 + ask.prompt_tokens
+        later_tokens = answers.mean_tokens / 2  # an answer finds its room while it grows
         hits_of: dict[int, dict[ReplicaId, Hit]] = {}
         candidates = []
         # As plain as it is because it is on every request's path, for every replica.
@@ -248,9 +248,12 @@ class Chooser:
                 wait_ms = min(wait_ms, _most_wait_ms(ttft, load))
             full = memory_ms = memory_wait_ms = 0.0
             if size := size_of(replica_id):
-                resident, footprint = load.resident_tokens, alone_tokens - hit.coming_tokens
-                full, memory_ms = resident / size, footprint / size * answers.mean_ms
-                if resident and (over := resident + footprint - size) > 0:
+                resident, new_tokens = load.resident_tokens, ask.prompt_tokens - hit.coming_tokens
+                full, memory_ms = (
+                    resident / size,
+                    (new_tokens + later_tokens) / size * answers.mean_ms,
+                )
+                if resident and (over := resident + new_tokens - size) > 0:
                     memory_wait_ms = over / resident * answers.mean_ms
             candidates.append(
                 Candidate(

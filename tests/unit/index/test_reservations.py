@@ -252,6 +252,32 @@ def test_prompts_that_share_a_beginning_hold_it_once(book, clock):
     assert book.load("r1").resident_tokens == (80 + 3 * 16) * 16
 
 
+def test_large_blocks_hide_little_of_what_is_shared(book, clock):
+    for number in range(3):
+        prefix = (*range(93), *range(1000 * (number + 1), 1000 * (number + 1) + 19))
+        claim(book, clock, prefix=prefix, prompt_tokens=112 * 64, block_size=64)
+    held = (93 + 3 * 19) * 64
+    assert held <= book.load("r1").resident_tokens <= held + 3 * 64
+
+
+def test_answers_hold_what_they_have_decoded_by_now_and_no_more_than_answers_do(book, clock):
+    book.answers.ended(10_000.0, 400)
+    early, late = claim(book, clock), claim(book, clock)
+    prompts = book.load("r1").resident_tokens
+    book.computed(early)
+    clock.advance(5.0)
+    assert book.load("r1").resident_tokens == prompts + 200
+    book.computed(late)
+    clock.advance(5.0)
+    assert book.load("r1").resident_tokens == prompts + 400 + 200
+    clock.advance(1000.0)
+    assert book.load("r1").resident_tokens == prompts + 800
+    book.release(early)
+    assert book.load("r1").resident_tokens == prompts - early.prompt_tokens + 400
+    book.release(late)
+    assert book.load("r1").resident_tokens == 0
+
+
 prompts = st.lists(st.integers(0, 3), max_size=40).map(
     lambda steps: [hash(tuple(steps[: i + 1])) for i in range(len(steps))]
 )

@@ -11,6 +11,7 @@ from loadgen.simulate.fleet import Change, Fleet
 from loadgen.simulate.gateway import policy_maker
 from loadgen.simulate.ladder import LADDER_73
 from loadgen.simulate.patterns import Groups, flood, groups
+from loadgen.simulate.published import ladders
 from loadgen.simulate.simulation import Simulation
 from loadgen.simulate.suite import cases
 from loadgen.simulate.trials import Catalogue, Here, Processes, Trial
@@ -54,6 +55,26 @@ def test_the_index_knows_what_the_engines_hold():
     index = simulation.world.routers[0].index
     for name, engine in simulation.world.engines.items():
         assert index.blocks_of(name) == set(engine.pool.copies())
+
+
+def test_a_router_knows_how_full_caches_are():
+    shape = Groups(20, 12, 2000, 200, 500, rate_per_s=60.0)
+    fleet = replace(FLEET, replicas=2)
+    simulation = Simulation(fleet, groups(3, shape), policy_maker(DEFAULT), 3)
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        reservations = simulation.world.routers[0].chooser.reservations
+        for name, engine in simulation.world.engines.items():
+            held = engine.pool.used_count * fleet.block_size
+            found.append((reservations.load(name).resident_tokens, held))
+
+    for tenth in range(10, 30):
+        simulation.world.timeline.at(tenth / 10, look)
+    simulation.run()
+    believed, held = (sum(side) for side in zip(*found, strict=True))
+    assert held > 0.5 * len(found) * 60_000
+    assert believed == pytest.approx(held, rel=0.1)
 
 
 def test_cache_aware_hits_nearly_what_one_pooled_cache_would():
@@ -146,3 +167,7 @@ def test_a_queue_that_nobody_needs_changes_nothing():
     simulation, queued = simulate(DEFAULT, replace(FLEET, slo_ttft_ms=60_000.0))
     assert simulation.world.routers[0].queue.waited == 0
     assert queued.served == without.served
+
+
+def test_only_published_schedulers_have_a_ladder():
+    assert list(ladders([1], ["session", "lmetric"], lambda text: None)) == []
