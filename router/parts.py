@@ -179,7 +179,8 @@ def siblings(
     if settings.board is None:
         return NoSiblings()
     try:
-        board = LoadBoard(Path(settings.board), settings.slot, settings.processes, clock)
+        soon = asyncio.get_running_loop().call_soon
+        board = LoadBoard(Path(settings.board), settings.slot, settings.processes, clock, soon)
     except OSError as exc:
         raise ConfigError(f"shared.board: {exc}") from exc
     stack.callback(board.close)

@@ -85,11 +85,11 @@ class Planner:
             await self._ask(generation, told, self.chooser)
         previous = previous_response(generation)
         owner = None if previous is None else await self.owner_of(previous)
-        begun = 0
+        begun, may_want_turn = 0, self.turns.may_want(len(tokens) // BYTES_PER_TOKEN)
 
         def look() -> Choice:
             nonlocal begun
-            begun = self.turns.begun
+            begun = self.turns.begun if may_want_turn else 0
             return self._consider(generation, told, self.chooser).kept_by(owner)
 
         choice, queued_ms = look(), 0.0

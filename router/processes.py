@@ -17,7 +17,8 @@ from router.gateway.speaker import speaking
 from router.knowledge import is_central
 from router.serve import BACKLOG
 from router.settings import ListenSettings, RouterConfig
-from router.shared.board import SLOTS, LoadBoard
+from router.shared.board import LoadBoard
+from router.shared.cells import SLOTS
 from router.shared.doors import Doors, doors_of
 
 GRACE_S: Final = 10.0

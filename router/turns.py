@@ -39,9 +39,13 @@ class Turns:
         """Changes with everything that is placed, here or elsewhere."""
         return self.siblings.begun
 
+    def may_want(self, prompt_tokens: int) -> bool:
+        """Could a prompt of this length want one?"""
+        return prompt_tokens >= self.min_tokens
+
     def is_wanted(self, choice: Choice) -> bool:
         """Is much to be computed where it would go now?"""
-        if choice.query.prompt_tokens < self.min_tokens:
+        if not self.may_want(choice.query.prompt_tokens):
             return False
         first = choice.candidates[choice.decision.replicas[0]]
         return uncached_tokens(choice.query, first) >= self.min_tokens

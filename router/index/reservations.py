@@ -4,10 +4,8 @@ A choice is load from the instant it is made. `Reservations` books it in the sam
 holds the reservation lets go of it when the stream ends, however it ends.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from router.blocks import BlockHash
@@ -28,10 +26,12 @@ __all__ = [
     "Siblings",
 ]
 
-_NOTHING: Final[Mapping[ReplicaId, Load | None]] = MappingProxyType({})
-JUST_NOW_S: Final = 0.001
 FADING_S: Final = 0.1
 """What only fades is read anew so often: of a half-life of 30 s that is a quarter of a percent."""
+TOLD_AT_ONCE_TOKENS: Final = 256
+"""Siblings know of a prompt at once of which so many tokens are to be computed: they may choose in
+the same instant. Of shorter ones, and of what is over, they know a fraction of a millisecond later,
+of all together. A prompt of which nothing is known may be long."""
 
 
 @dataclass(slots=True)
@@ -48,8 +48,6 @@ class Reservations:
     """Replicas that left while they had requests of ours."""
     _by_root: dict[BlockHash, dict[int, Reservation]] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
-    _theirs: tuple[float, Mapping[ReplicaId, Load | None]] = -math.inf, _NOTHING
-    """What siblings make replicas do, and when that was read."""
     _open: dict[ReplicaId, None] = field(default_factory=dict)
     """Where a first token came of late, and another one of the same step may follow."""
 
@@ -73,21 +71,15 @@ class Reservations:
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
         self.siblings.begin(reservation)
-        self._tell(replica_id)
+        is_short = 0 < reservation.uncached_tokens < TOLD_AT_ONCE_TOKENS
+        self.siblings.write(replica_id, self.own_load, at_once=not is_short)
 
     def _note_others(self, reservation: Reservation) -> None:
         replica_id = reservation.replica_id
-        for load in (self.others.get(replica_id), self._sibling_load(reservation)):
+        for load in (self.others.get(replica_id), self.siblings.seen(replica_id)):
             if load is not None:
                 reservation.running_then += load.running
                 reservation.is_lesson &= not load.waiting
-
-    def _sibling_load(self, reservation: Reservation) -> Load | None:
-        """As it was read for the choice, if that was just now."""
-        read_at, theirs = self._theirs
-        if reservation.booked_at - read_at < JUST_NOW_S and reservation.replica_id in theirs:
-            return theirs[reservation.replica_id]
-        return self.siblings.get(reservation.replica_id)
 
     def settle(self, replica_id: ReplicaId) -> None:
         """What was booked there and could wait is done now, rather than at the next choice."""
@@ -157,11 +149,7 @@ class Reservations:
             if (told := told_of(replica_id)) is not None:
                 load = load.plus(told)
             found.append(load)
-        if theirs := self.siblings.loads(replica_ids):
-            self._theirs = now, dict(zip(replica_ids, theirs, strict=True))
-            pairs = zip(found, theirs, strict=True)
-            return [ours if more is None else ours.plus(more) for ours, more in pairs]
-        return found
+        return self.siblings.plus(replica_ids, found)
 
     def own_loads(self) -> dict[ReplicaId, Load]:
         """What each replica has to do for this router; those with nothing may lack."""
@@ -226,7 +214,7 @@ class Reservations:
         return len(lane.pending) + len(lane.running) if lane is not None else 0
 
     def _tell(self, replica_id: ReplicaId) -> None:
-        self.siblings.write(replica_id, self.own_load)
+        self.siblings.write(replica_id, self.own_load, at_once=False)
 
     def _forget_prefix(self, reservation: Reservation) -> None:
         self.siblings.end(reservation)

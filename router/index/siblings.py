@@ -66,11 +66,17 @@ class Siblings(Protocol):
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What they make the replica do now."""
 
-    def loads(self, replica_ids: Sequence[ReplicaId]) -> Sequence[Load | None]:
-        """The same of each, in their order. Nothing at all: they make nobody do anything."""
+    def plus(self, replica_ids: Sequence[ReplicaId], ours: list[Load]) -> list[Load]:
+        """Our own load of each, in their order, and theirs with it."""
 
-    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
-        """What we do has changed to what `read` gives."""
+    def seen(self, replica_id: ReplicaId) -> Load | None:
+        """What they make it do, as `plus` found it, if that was just now."""
+
+    def write(
+        self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load], *, at_once: bool = True
+    ) -> None:
+        """What we do has changed to what `read` gives. Unless they must know it `at_once`, they are
+        told when what is being done now is done, of all changes together."""
 
     def begin(self, reservation: Reservation) -> None:
         """We sent it."""
@@ -122,10 +128,15 @@ class NoSiblings:
     def get(self, replica_id: ReplicaId) -> Load | None:
         return None
 
-    def loads(self, replica_ids: Sequence[ReplicaId]) -> Sequence[Load | None]:
-        return ()
+    def plus(self, replica_ids: Sequence[ReplicaId], ours: list[Load]) -> list[Load]:
+        return ours
 
-    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+    def seen(self, replica_id: ReplicaId) -> Load | None:
+        return None
+
+    def write(
+        self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load], *, at_once: bool = True
+    ) -> None:
         """Nobody wants to know."""
 
     def begin(self, reservation: Reservation) -> None:

@@ -6,50 +6,43 @@ its own process writes a cell; readers add the others up. Times are CLOCK_MONOTO
 
 import fcntl
 import logging
+import math
 import mmap
 import os
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import BlockHash
-from router.compiled import NEIGHBOURS, compile_all
-from router.index import neighbours
 from router.index.load import Load
 from router.index.reservations import Reservation
 from router.replicas import ReplicaId
+from router.shared.cells import CELL, NAMES_BYTES, ROWS, SLOTS, Reader, Told, added, load_of
 from router.shared.coming import ComingBoard
 from router.shared.words import WordBoard
 
 log = logging.getLogger(__name__)
 
-ROWS: Final = 1024
-"""Most replicas at once."""
-SLOTS: Final = 64
-"""Most processes."""
-_CELL: Final = struct.Struct(f"{neighbours.COLUMNS}d")
-"""The fields of `Load` in their order, and when: the columns that `neighbours` names."""
-_NAMES: Final = ROWS * 8
-_SIZE: Final = _NAMES + ROWS * SLOTS * _CELL.size
-_EMPTY: Final = bytes(_CELL.size)
+_SIZE: Final = NAMES_BYTES + ROWS * SLOTS * CELL.size
+_EMPTY: Final = bytes(CELL.size)
 _NOBODY: Final = 0
 _NOWHERE: Final = 0, 0
 """Row and name of what has no room: nobody's is that name, or nothing is in its row."""
-
-
 RETRY_S: Final = 1.0
 """Between two attempts to find room for a replica that found none."""
-QUERIES: Final = 64
-"""Different lists of replicas for which it is kept where they are."""
+JUST_NOW_S: Final = 0.001
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 class LoadBoard:
-    """One process' view. `slot`: its own, 0 to 63; `processes`: how many there are.
+    """One process' view. `slot`: its own, 0 to 63; `processes`: how many there are; `soon`: does
+    something when what is being done now is done.
 
     A row is a replica's for as long as a process has something in it; with none free, rows that
     nobody uses are given to others. So each look makes sure that the row is still the same's.
@@ -57,20 +50,31 @@ class LoadBoard:
 
     is_nobody = False
 
-    def __init__(self, path: Path, slot: int, processes: int, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        slot: int,
+        processes: int,
+        clock: Callable[[], float],
+        soon: Callable[[Callable[[], None]], object] = _at_once,
+    ) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         if os.fstat(self._file).st_size < _SIZE:
             os.ftruncate(self._file, _SIZE)
         self._memory = mmap.mmap(self._file, _SIZE)
-        self._names = memoryview(self._memory)[:_NAMES].cast("Q")
+        self._names = memoryview(self._memory)[:NAMES_BYTES].cast("Q")
         self._slot = slot
         self._processes = processes
-        self._clock = clock
+        self._clock, self._soon = clock, soon
+        self._changed: dict[ReplicaId, Callable[[ReplicaId], Load]] = {}
+        """What the others will be told soon."""
+        self._seen: tuple[float, tuple[ReplicaId, ...], Told | None] = -math.inf, (), None
+        """What was read last, and when."""
         self._rows: dict[ReplicaId, tuple[int, int]] = {}
         self._ids: dict[int, ReplicaId] = {}
         self._retry_at: dict[ReplicaId, float] = {}
         """Replicas that found no room, and when to look again."""
-        self._reader: _Reader | None = None
+        self._reader: Reader | None = None
         self._coming = ComingBoard(path.with_suffix(".coming"), slot, processes, SLOTS)
         self._words = WordBoard(path.with_suffix(".words"), slot, processes, SLOTS)
         self.clear(slot)
@@ -80,12 +84,29 @@ class LoadBoard:
         """Replicas for which there is no room: their load is not shared."""
         return len(self._retry_at)
 
-    def write(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
+    def write(
+        self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load], *, at_once: bool = True
+    ) -> None:
         """What we make the replica do has changed. Of more than 1024 replicas nothing is told."""
+        if at_once:
+            self._changed.pop(replica_id, None)
+            self._tell(replica_id, read)
+            return
+        is_first = not self._changed
+        self._changed[replica_id] = read
+        if is_first:
+            self._soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        changed, self._changed = self._changed, {}
+        for replica_id, read in changed.items():
+            self._tell(replica_id, read)
+
+    def _tell(self, replica_id: ReplicaId, read: Callable[[ReplicaId], Load]) -> None:
         if (row := self._row(replica_id)) is None:
             return
         load = read(replica_id)
-        _CELL.pack_into(
+        CELL.pack_into(
             self._memory,
             self._cell(row, self._slot),
             load.queued_tokens,
@@ -101,16 +122,28 @@ class LoadBoard:
 
     def get(self, replica_id: ReplicaId) -> Load | None:
         """What the other processes make it do. None: nothing."""
-        return self.loads((replica_id,))[0]
+        return load_of(self._told((replica_id,), self._clock()))
 
-    def loads(self, replica_ids: Sequence[ReplicaId]) -> list[Load | None]:
-        """The same of each, in their order."""
-        reader, asked = self._open(), tuple(replica_ids)
-        found = reader.read(asked, self._clock())
-        if found is None:
+    def plus(self, replica_ids: Sequence[ReplicaId], ours: list[Load]) -> list[Load]:
+        """See `Siblings`."""
+        asked, now = tuple(replica_ids), self._clock()
+        told = self._told(asked, now)
+        self._seen = now, asked, told
+        return added(ours, told)
+
+    def seen(self, replica_id: ReplicaId) -> Load | None:
+        """See `Siblings`."""
+        at, asked, told = self._seen
+        if told is not None and self._clock() - at < JUST_NOW_S and replica_id in asked:
+            return load_of(told, asked.index(replica_id))
+        return self.get(replica_id)
+
+    def _told(self, asked: tuple[ReplicaId, ...], now: float) -> Told:
+        reader = self._open()
+        if (found := reader.read(asked, now)) is None:
             rows = [self._row(replica_id) for replica_id in asked]
             named = [self._rows.get(replica_id, _NOWHERE) for replica_id in asked]
-            found = reader.read_anew(asked, named, self._clock(), keep=None not in rows)
+            found = reader.read_anew(asked, named, now, keep=None not in rows)
         return found
 
     def prepare(self) -> None:
@@ -157,9 +190,10 @@ class LoadBoard:
     def forget(self, replica_id: ReplicaId) -> None:
         """The replica left, and nothing of ours is in flight there: we need its row no longer."""
         self._retry_at.pop(replica_id, None)
+        self._changed.pop(replica_id, None)
         if (row := self._known(replica_id)) is not None:
             at = self._cell(row, self._slot)
-            self._memory[at : at + _CELL.size] = _EMPTY
+            self._memory[at : at + CELL.size] = _EMPTY
         self._drop(replica_id)
 
     def clear(self, slot: int) -> None:
@@ -167,9 +201,10 @@ class LoadBoard:
         self._coming.clear(slot)
         for row in range(ROWS):
             at = self._cell(row, slot)
-            self._memory[at : at + _CELL.size] = _EMPTY
+            self._memory[at : at + CELL.size] = _EMPTY
 
     def close(self) -> None:
+        self._changed.clear()
         self._coming.close()
         self._words.close()
         self._names.release()
@@ -178,9 +213,9 @@ class LoadBoard:
             self._memory.close()
         os.close(self._file)
 
-    def _open(self) -> "_Reader":
+    def _open(self) -> Reader:
         if self._reader is None:
-            self._reader = _Reader(self._memory, self._slot, self._processes)
+            self._reader = Reader(self._memory, self._slot, self._processes)
         return self._reader
 
     def _row(self, replica_id: ReplicaId) -> int | None:
@@ -236,64 +271,7 @@ class LoadBoard:
     def _is_unused(self, row: int) -> bool:
         """Has no process anything in it?"""
         at = self._cell(row, 0)
-        return self._memory[at : at + SLOTS * _CELL.size] == _EMPTY * SLOTS
+        return self._memory[at : at + SLOTS * CELL.size] == _EMPTY * SLOTS
 
     def _cell(self, row: int, slot: int) -> int:
-        return _NAMES + (row * SLOTS + slot) * _CELL.size
-
-
-class _Reader:
-    """Adds up what the others have in their cells, for many replicas in one compiled step.
-
-    Where a list of replicas has its rows is kept: a fleet asks for the same list again and again.
-    """
-
-    def __init__(self, memory: mmap.mmap, slot: int, processes: int) -> None:
-        compile_all(NEIGHBOURS)
-        self._names = np.frombuffer(memory, np.uint64, ROWS)
-        cells = np.frombuffer(memory, np.float64, offset=_NAMES)
-        self._cells = cells.reshape(ROWS, SLOTS, _CELL.size // 8)[:, :processes]
-        self._slot = slot
-        self._kept: dict[tuple[ReplicaId, ...], tuple[neighbours.Words, neighbours.Numbers]] = {}
-
-    def read(self, asked: tuple[ReplicaId, ...], now: float) -> list[Load | None] | None:
-        """None: it is not known where they are, or one is elsewhere now."""
-        kept = self._kept.get(asked)
-        if kept is None or self._add_up(*kept, now):
-            return None
-        return _loads(kept[1])
-
-    def read_anew(
-        self,
-        asked: tuple[ReplicaId, ...],
-        named: Sequence[tuple[int, int]],
-        now: float,
-        *,
-        keep: bool,
-    ) -> list[Load | None]:
-        """`named`: their rows and names. Whoever's row is another's by now has nothing to do."""
-        count = len(named)
-        found = np.empty((count, neighbours.COLUMNS))
-        where = np.array(named, np.uint64).reshape(count, 2), found
-        if keep:
-            if len(self._kept) >= QUERIES:
-                self._kept.clear()
-            self._kept[asked] = where
-        self._add_up(*where, now)
-        return _loads(where[1])
-
-    def _add_up(self, asked: neighbours.Words, found: neighbours.Numbers, now: float) -> int:
-        return neighbours.add_up(self._cells, self._names, asked, self._slot, now, found)
-
-
-def _loads(found: neighbours.Numbers) -> list[Load | None]:
-    return [
-        Load(
-            int(queued), wait_ms, int(running), int(waiting), recent_ms, mean_ms, int(resident),
-            queued_pairs=int(pairs),
-        )
-        if told
-        else None
-        for queued, wait_ms, running, waiting, recent_ms, mean_ms, resident, pairs, told
-        in found.tolist()
-    ]  # fmt: skip
+        return NAMES_BYTES + (row * SLOTS + slot) * CELL.size

@@ -1,12 +1,28 @@
 """Processes of a host see each other's load at once, and a dead one's not at all."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.index.load import Load
-from router.index.reservations import Reservation, Reservations
+from router.index.neighbours import COLUMNS
+from router.index.reservations import TOLD_AT_ONCE_TOKENS, Reservation, Reservations
 from router.shared import LoadBoard
-from router.shared.board import RETRY_S, ROWS
+from router.shared.board import JUST_NOW_S, RETRY_S
+from router.shared.cells import ROWS, added, load_of
 from tests.support.builders import ManualClock
+
+TOLD_FIELDS = (
+    "queued_tokens",
+    "wait_ms",
+    "running",
+    "waiting",
+    "recent_ms",
+    "mean_ms",
+    "resident_tokens",
+    "queued_pairs",
+)
 
 
 @pytest.fixture
@@ -122,3 +138,100 @@ def test_whose_row_went_to_another_claims_a_new_one(boards, clock):
     two.take(Reservation("idle", 50, 5.0, (), clock()))
     assert boards[1].untold == 1
     assert sum(three.load(f"r{number}").in_flight for number in range(ROWS)) == ROWS
+
+
+class Later:
+    """What is to be done when what is being done now is done."""
+
+    def __init__(self):
+        self.works = []
+
+    def __call__(self, work):
+        self.works.append(work)
+
+    def comes(self):
+        works, self.works = self.works, []
+        for work in works:
+            work()
+
+
+@pytest.fixture
+def later():
+    return Later()
+
+
+@pytest.fixture
+def teller(tmp_path, clock, later, boards):
+    """The first process, which tells of small changes later."""
+    board = LoadBoard(tmp_path / "load", 0, 3, clock, later)
+    yield Reservations(clock, siblings=board)
+    board.close()
+
+
+@pytest.mark.parametrize("tokens", [0, TOLD_AT_ONCE_TOKENS])
+def test_a_prompt_that_may_be_long_is_told_at_once(boards, clock, teller, tokens):
+    two = Reservations(clock, siblings=boards[1])
+    teller.take(Reservation("r1", tokens, 50.0, (), clock()))
+    assert two.load("r1").in_flight == 1
+
+
+def test_short_prompts_and_ends_are_told_all_together(boards, clock, teller, later):
+    two = Reservations(clock, siblings=boards[1])
+    claims = [Reservation("r1", TOLD_AT_ONCE_TOKENS - 1, 5.0, (), clock()) for _ in range(3)]
+    for claim in claims:
+        teller.take(claim)
+    assert len(later.works) == 1
+    later.comes()
+    assert two.load("r1").waiting == 3
+    for claim in claims:
+        teller.computed(claim)
+        teller.release(claim)
+    assert len(later.works) == 1
+    later.comes()
+    assert two.load("r1").in_flight == 0
+
+
+def test_a_long_prompt_tells_of_the_short_ones_before_it_too(boards, clock, teller, later):
+    two = Reservations(clock, siblings=boards[1])
+    teller.take(Reservation("r1", 7, 5.0, (), clock()))
+    teller.take(Reservation("r1", 1000, 50.0, (), clock()))
+    assert two.load("r1").queued_tokens == 1007
+    teller.take(Reservation("r2", 8, 5.0, (), clock()))
+    later.comes()
+    assert (two.load("r1").queued_tokens, two.load("r2").queued_tokens) == (1007, 8)
+
+
+def test_of_a_replica_that_left_nothing_is_told_later(boards, clock, teller, later):
+    claim = Reservation("r1", 7, 5.0, (), clock())
+    teller.take(claim)
+    teller.release(claim)
+    teller.forget("r1")
+    later.comes()
+    assert boards[1].get("r1") is None
+
+
+def test_what_was_read_for_a_choice_is_remembered_for_a_moment(boards, clock):
+    one, two = (Reservations(clock, siblings=board) for board in boards[:2])
+    assert two.load("r1").in_flight == 0
+    one.take(Reservation("r1", 100, 50.0, (), clock()))
+    assert boards[1].seen("r1") is None
+    assert boards[1].seen("r2") is None
+    clock.advance(2 * JUST_NOW_S)
+    seen = boards[1].seen("r1")
+    assert seen is not None
+    assert seen.waiting == 1
+
+
+_counts, _times = st.integers(0, 10**6), st.floats(0, 1e6)
+_loads = st.builds(
+    Load, _counts, _times, _counts, _counts, _times, _times, _counts, _times, _counts, _times
+)
+
+
+@given(ours=_loads, theirs=st.none() | _loads)
+def test_our_own_and_theirs_are_added_as_loads_are(ours, theirs):
+    told = np.zeros((2, COLUMNS))
+    if theirs is not None:
+        told[1] = [*(getattr(theirs, name) for name in TOLD_FIELDS), 1.0]
+    expected = ours if theirs is None else ours.plus(load_of(told.data, 1))
+    assert added([ours, ours], told.data) == [ours, expected]

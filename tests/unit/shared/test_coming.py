@@ -1,5 +1,7 @@
 """What one process has sent the others of its host expect: no prefix need be computed twice."""
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,11 +96,15 @@ def test_entries_are_used_again_and_what_is_beyond_them_is_not_told(two):
     assert not any(other.expected(claim.prefix) for claim in claims)
 
 
-@pytest.mark.parametrize("blocks", [1, 5, STRIDE + 3])
-def test_a_whole_beginning_of_the_prompt_counts_to_its_last_block(two, blocks):
+@pytest.mark.parametrize("kind", [tuple, lambda prefix: array("Q", prefix)])
+@pytest.mark.parametrize("blocks", [1, 5, STRIDE + 3, STRIDE * 7, len(PROMPT)])
+def test_a_whole_beginning_of_the_prompt_counts_to_its_last_block(two, blocks, kind):
     one, other = two
-    one.take(sent(PROMPT[:blocks]))
+    one.take(Reservation("r1", 100, 50.0, kind(PROMPT[:blocks]), 0.0))
     assert other.expected(PROMPT) == {"r1": blocks}
+    assert other.expected(kind(PROMPT[:blocks])) == {"r1": blocks}
+    parted = (*PROMPT[: blocks // STRIDE * STRIDE], *range(1000))
+    assert blocks < STRIDE or other.expected(parted) == {"r1": blocks // STRIDE * STRIDE}
 
 
 def test_roots_are_found_of_every_process_but_our_own(tmp_path, clock):
