@@ -52,7 +52,8 @@ class TokenizerSample:
 class SharedSample:
     """What routers share, as `/metrics` shows it now. `failures`: round trips, by state;
     `responses`: asks that went on from a stored response, by where its replica was known;
-    `untold`: replicas for whose load the processes of this host have no room."""
+    `untold`: replicas for whose load the processes of this host have no room; `news`: the state of
+    telling at once what changes, `told_after_s`: how long that takes."""
 
     state: str
     routers: int
@@ -60,6 +61,10 @@ class SharedSample:
     wipes: int
     responses: Mapping[str, int] = field(default_factory=dict)
     untold: int = 0
+    news: str = "off"
+    news_told: int = 0
+    news_heard: int = 0
+    told_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,22 @@ class SharedCollector(Collector):
             "warmgate_shared_untold_replicas",
             "Replicas whose load this host's processes can't share: too many at once.",
         )
+        news = GaugeMetricFamily(
+            "warmgate_shared_news_state", "1 for the state of telling routers at once what has "
+            "changed; while it isn't ok, load is exchanged instead.", labels=["state"],
+        )  # fmt: skip
+        pieces = CounterMetricFamily(
+            "warmgate_shared_news", "Pieces of news of load: told by us, heard of others.",
+            labels=["way"],
+        )  # fmt: skip
+        after = GaugeMetricFamily(
+            "warmgate_shared_told_seconds", "From a change until its news are heard, in the mean."
+        )
         for sample in self._read():
+            news.add_metric([sample.news], 1)
+            pieces.add_metric(["told"], sample.news_told)
+            pieces.add_metric(["heard"], sample.news_heard)
+            after.add_metric([], sample.told_after_s)
             state.add_metric([sample.state], 1)
             untold.add_metric([], sample.untold)
             routers.add_metric([], sample.routers)
@@ -138,7 +158,7 @@ class SharedCollector(Collector):
                 failures.add_metric([kind], count)
             for where, count in sample.responses.items():
                 responses.add_metric([where], count)
-        yield from (state, routers, failures, wipes, responses, untold)
+        yield from (state, routers, failures, wipes, responses, untold, news, pieces, after)
 
 
 class CentralCollector(Collector):

@@ -157,7 +157,8 @@ def peers(
 ) -> Peers:
     """This router among those that share `settings.url`; without one, alone. ConfigError."""
     times = PeerTimes(
-        settings.interval_s, settings.busy_interval_s, settings.busy_for_s, settings.ttl_s
+        *(settings.interval_s, settings.busy_interval_s, settings.busy_for_s),
+        *(settings.ttl_s, settings.news_interval_s),
     )
     store: SharedStore = MemoryStore(clock)
     if settings.url is not None:

@@ -23,6 +23,14 @@ class SharedSettings(Settings, frozen=True):
     busy_for_s: Annotated[
         Seconds, doc("And so long after one waited anywhere: the next is told at once.", ge=0)
     ] = 1.0
+    news_interval_s: Annotated[
+        Seconds,
+        doc(
+            "Between two pieces of news of what has changed, told at once, at most a twentieth of "
+            "a core (then `busy_interval_s` has no use); 0: none.",
+            ge=0,
+        ),
+    ] = 0.002
     ttl_s: Annotated[
         Seconds, doc("A router not heard of for so long has no load any more.", gt=0)
     ] = 2.0

@@ -13,7 +13,7 @@ from router.index.claims import Computed, Price, Reservation
 from router.index.lane import Lane
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
-from router.index.siblings import NoOthers, NoSiblings, OthersLoads, Siblings
+from router.index.siblings import NoOthers, NoSiblings, NoWords, OthersLoads, Siblings, Words
 from router.replicas import ReplicaId
 
 __all__ = [
@@ -42,6 +42,10 @@ class Reservations:
     others: OthersLoads = field(default_factory=NoOthers)
     """Whoever learns it puts something new here."""
     siblings: Siblings = field(default_factory=NoSiblings)
+    afar: Words = field(default_factory=NoWords)
+    """What routers that are no siblings say."""
+    on_change: Callable[[ReplicaId], None] = lambda replica_id: None
+    """What we make the replica do is not what it was."""
     _lanes: dict[ReplicaId, Lane] = field(default_factory=dict)
     _recent: dict[ReplicaId, Recent] = field(default_factory=dict)
     _left: set[ReplicaId] = field(default_factory=set)
@@ -72,7 +76,7 @@ class Reservations:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
         self.siblings.begin(reservation)
         is_short = 0 < reservation.uncached_tokens < TOLD_AT_ONCE_TOKENS
-        self.siblings.write(replica_id, self.own_load, at_once=not is_short)
+        self._tell(replica_id, at_once=not is_short)
 
     def _note_others(self, reservation: Reservation) -> None:
         replica_id = reservation.replica_id
@@ -213,8 +217,9 @@ class Reservations:
         lane = self._lanes.get(replica_id)
         return len(lane.pending) + len(lane.running) if lane is not None else 0
 
-    def _tell(self, replica_id: ReplicaId) -> None:
-        self.siblings.write(replica_id, self.own_load, at_once=False)
+    def _tell(self, replica_id: ReplicaId, *, at_once: bool = False) -> None:
+        self.siblings.write(replica_id, self.own_load, at_once=at_once)
+        self.on_change(replica_id)
 
     def _forget_prefix(self, reservation: Reservation) -> None:
         self.siblings.end(reservation)

@@ -17,6 +17,7 @@ FADING_S: Final = 0.1
 class _Word:
     load: Load
     at: float
+    number: int
 
 
 REMEMBERED_SPANS: Final = 16
@@ -85,7 +86,8 @@ class Told:
 
     `late_s`: what has not been heard after so long has not happened. `vague_s`: a word is about a
     time that is up to so long before the one that it is said to be about. `unseen_s`: so long after
-    something was sent it is heard of, in the mean, while prompts wait.
+    something was sent it is heard of, in the mean, while prompts wait. Words of one router count
+    up: one that was overtaken by a newer one says nothing.
     """
 
     clock: Callable[[], float]
@@ -93,26 +95,55 @@ class Told:
     vague_s: float = 0.0
     unseen_s: float = 0.0
     _words: dict[ReplicaId, _Words] = field(default_factory=dict)
+    _deaf_from: float = math.inf
+    _deaf_until: float = -math.inf
 
-    def tell(self, router_id: str, replica_id: ReplicaId, load: Load, at: float) -> None:
-        """The router said this at that time of `clock`."""
+    def tell(
+        self,
+        router_id: str,
+        replica_id: ReplicaId,
+        load: Load,
+        at: float,
+        number: int = 0,
+        news_s: float | None = None,
+    ) -> None:
+        """The router said this at that time of `clock`. `news_s`: it says so of each change, after
+        so long at most: until this one it was as it had said before."""
+        vague_s = self.vague_s if news_s is None else news_s
         words = self._words.setdefault(replica_id, _Words())
-        words.by_router[router_id], words.total = _Word(load, at), None
+        before = words.by_router.get(router_id)
+        if before is not None and before.number > number:
+            return
+        words.by_router[router_id], words.total = _Word(load, at, number), None
         quiet = words.quiet.get(router_id)
         if quiet is None:  # before the first word there was nothing to say
-            before = -math.inf, at - self.vague_s
-            quiet = words.quiet[router_id] = _Quiet(deque([before], REMEMBERED_SPANS))
+            earlier = -math.inf, at - vague_s
+            quiet = words.quiet[router_id] = _Quiet(deque([earlier], REMEMBERED_SPANS))
+        if quiet.is_open and load.waiting and news_s is not None:
+            quiet.note(quiet.spans[-1][0], at - news_s)
         quiet.is_open = not load.waiting
         if quiet.is_open:
-            quiet.note(at - load.quiet_ms / 1e3, at - self.vague_s)
+            quiet.note(at - load.quiet_ms / 1e3, at - vague_s)
 
-    def tell_all(self, router_id: str, loads: Mapping[ReplicaId, Load], at: float) -> None:
+    def tell_all(
+        self, router_id: str, loads: Mapping[ReplicaId, Load], at: float, number: int = 0
+    ) -> None:
         """The same of every replica: of those that are not named there is nothing more to say."""
         for replica_id, words in self._words.items():
-            if replica_id not in loads:
+            word = words.by_router.get(router_id)
+            if replica_id not in loads and word is not None and word.number <= number:
                 words.drop(router_id)
         for replica_id, load in loads.items():
-            self.tell(router_id, replica_id, load, at)
+            self.tell(router_id, replica_id, load, at, number)
+
+    def go_deaf(self, since: float) -> None:
+        """There are others, and nothing has been heard since then: it can't be said that they kept
+        quiet until `hear_again`."""
+        self._deaf_from = min(self._deaf_from, since)
+
+    def hear_again(self) -> None:
+        if self._deaf_from < math.inf:
+            self._deaf_from, self._deaf_until = math.inf, self.clock()
 
     def keep(self, router_ids: Collection[str]) -> None:
         """Other routers are gone."""
@@ -122,6 +153,8 @@ class Told:
 
     def quiet(self, replica_id: ReplicaId, began: float, ended: float) -> bool | None:
         """See `OthersLoads`. O(routers)."""
+        if ended > self._deaf_from or began < self._deaf_until:
+            return False
         if ended > self.clock() - self.late_s:
             return None
         words = self._words.get(replica_id)

@@ -39,7 +39,8 @@ class Learner:
     """The same of replicas that have shown nothing of their own."""
 
     def __post_init__(self) -> None:
-        self.lessons = Lessons(self.speeds, self.reservations.siblings)
+        reservations = self.reservations
+        self.lessons = Lessons(self.speeds, reservations.siblings, lambda: reservations.afar)
 
     def sent(self, replica_id: ReplicaId, fleet: str, distance_ms: float) -> None:
         """A prompt goes there."""

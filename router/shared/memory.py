@@ -1,5 +1,6 @@
 """Routers in one process: tests, and the simulator."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ class MemoryStore:
     clock: Callable[[], float]
     _reports: dict[str, tuple[float, bytes]] = field(default_factory=dict)
     _notes: list[bytes] = field(default_factory=list)
+    _listeners: list[Callable[[bytes], None]] = field(default_factory=list)
 
     async def exchange(self, router_id: str, report: bytes, ttl_s: float) -> Exchange:
         now = self.clock()
@@ -26,6 +28,18 @@ class MemoryStore:
         if note is not None:
             self._notes.append(note)
         return Notes(self._notes[int(since) :], str(len(self._notes)))
+
+    async def publish(self, news: bytes) -> None:
+        for hear in list(self._listeners):
+            hear(news)
+
+    async def listen(self, hear: Callable[[bytes], None], ready: Callable[[], None]) -> None:
+        self._listeners.append(hear)
+        try:
+            ready()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._listeners.remove(hear)
 
     async def leave(self, router_id: str) -> None:
         self._reports.pop(router_id, None)

@@ -1,6 +1,6 @@
 """What routers need of whatever they share, and how it can fail them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -50,6 +50,14 @@ class SharedStore(Protocol):
     async def trade(self, note: bytes | None, since: str, ttl_s: float) -> Notes:
         """Leave a note, if there is one, and take all that came after `since`, ours too; "0": all.
         One round trip. Of very many notes the oldest are gone, and only some come at once.
+        """
+
+    async def publish(self, news: bytes) -> None:
+        """To whoever listens now. One round trip; nothing is kept."""
+
+    async def listen(self, hear: Callable[[bytes], None], ready: Callable[[], None]) -> None:
+        """Give `hear` all that is published, ours too, until it is cancelled or the store fails;
+        `ready` is called once from where on nothing is missed.
         """
 
     async def leave(self, router_id: str) -> None:

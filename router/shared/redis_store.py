@@ -1,8 +1,8 @@
 """Reports in Redis: one hash, one script, one round trip."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +13,10 @@ VERSION: Final = "v1"
 
 HANDSHAKES: Final = 8
 """Answers of Redis that a new connection waits for at most."""
+
+LISTEN_S: Final = 1.0
+"""A subscription's connection is looked at anew so often, by versions of redis-py that would take
+silence for a failure else."""
 
 _DENIED_WORDS: Final = ("NOAUTH", "NOPERM", "ACL failure", "user executing the script can't")
 """What a script's own commands are refused with has no class of error."""
@@ -60,6 +64,7 @@ class RedisStore:
     client: Any
     prefix: str
     deadline_s: float
+    _node: Any = None
 
     def key(self, *parts: str) -> str:
         return ":".join((f"{{{self.prefix}}}", VERSION, *parts))
@@ -75,6 +80,49 @@ class RedisStore:
         rows = await self.run(_TRADE, [self.key("moves")], *values)
         last = rows[-1][0].decode() if rows else since
         return Notes([fields[1] for _, fields in rows], last)
+
+    async def publish(self, news: bytes) -> None:
+        with heeding_cancel(), translated():
+            async with asyncio.timeout(HANDSHAKES * self.deadline_s):
+                await (await self._for_news()).publish(self.key("news"), news)
+
+    async def listen(self, hear: Callable[[bytes], None], ready: Callable[[], None]) -> None:
+        with heeding_cancel(), translated():
+            listener = (await self._for_news()).pubsub()
+            try:
+                async with asyncio.timeout(HANDSHAKES * self.deadline_s):
+                    await listener.subscribe(self.key("news"))
+                    while (await _next(listener))["type"] != "subscribe":
+                        continue
+                ready()
+                while True:
+                    message = await _next(listener)
+                    if message["type"] == "message":
+                        hear(message["data"])
+            finally:
+                with suppress(Exception):  # it is gone, or goes
+                    await listener.aclose()
+                await self._forget_node()
+
+    async def _for_news(self) -> Any:
+        """Who publishes and listens: of a Cluster a client of the node that has our keys, until
+        listening to it has failed."""
+        if not hasattr(self.client, "get_node_from_key"):
+            return self.client
+        if self._node is None:
+            from redis.asyncio import ConnectionPool, Redis
+
+            await self.client.initialize()
+            node = self.client.get_node_from_key(self.key("news"))
+            pool = ConnectionPool(connection_class=node.connection_class, **node.connection_kwargs)
+            self._node = Redis.from_pool(pool)
+        return self._node
+
+    async def _forget_node(self) -> None:
+        node, self._node = self._node, None
+        if node is not None:
+            with suppress(Exception):  # it is gone, or goes
+                await node.aclose()
 
     async def leave(self, router_id: str) -> None:
         script = "return redis.call('HDEL', KEYS[1], ARGV[1])"
@@ -103,6 +151,7 @@ class RedisStore:
                 await self.client.set(key, value, px=round(ttl_s * 1e3))
 
     async def aclose(self) -> None:
+        await self._forget_node()
         with translated():
             await self.client.aclose()
             # a client by Sentinel leaves open what it asked the sentinels over
@@ -111,6 +160,13 @@ class RedisStore:
             )
             for sentinel in manager.sentinels if manager is not None else ():
                 await sentinel.aclose()
+
+
+async def _next(listener: Any) -> Any:
+    """The next message of a subscription."""
+    while (message := await listener.get_message(timeout=LISTEN_S)) is None:
+        continue
+    return message
 
 
 @contextmanager

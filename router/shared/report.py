@@ -1,6 +1,6 @@
 """What a router tells the others: msgpack arrays, to which later versions append."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -40,12 +40,32 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
     """`number` counts up: an old report that is read again has the same one. `group`: of
-    processes of one host, who know of each other's load without this.
+    processes of one host, who know of each other's load without this. `pushes`: what changes until
+    the next one is told as news.
     """
 
     number: int
     loads: tuple[ReplicaReport, ...] = ()
     group: str = ""
+    pushes: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Does a prompt of theirs wait for its first token anywhere?"""
+        return any(row.waiting for row in self.loads)
+
+
+class News(msgspec.Struct, frozen=True, array_like=True):
+    """What has changed at some replicas, told at once; fields as in `Report`, whose numbers these
+    continue. `is_last`: the router goes. `words`: what all should know, as it says it.
+    """
+
+    router_id: str
+    number: int
+    loads: tuple[ReplicaReport, ...] = ()
+    group: str = ""
+    is_last: bool = False
+    words: tuple[bytes, ...] = ()
 
 
 class Moves(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +93,45 @@ def decode_moves(data: bytes) -> Moves | None:
 _decoder = msgspec.msgpack.Decoder(Report)
 
 
-def encode_report(number: int, loads: dict[ReplicaId, Load], group: str = "") -> bytes:
+_news_decoder = msgspec.msgpack.Decoder(News)
+
+
+def encode_report(
+    number: int, loads: Mapping[ReplicaId, Load], group: str = "", *, pushes: bool = False
+) -> bytes:
+    return msgspec.msgpack.encode(Report(number, _rows(loads), group, pushes))
+
+
+def decode_report(data: bytes) -> Report | None:
+    """None for what isn't one: another router's mistake must not be ours."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def encode_news(
+    router_id: str,
+    number: int,
+    loads: Mapping[ReplicaId, Load],
+    group: str = "",
+    *,
+    words: Sequence[bytes] = (),
+    is_last: bool = False,
+) -> bytes:
+    news = News(router_id, number, _rows(loads), group, is_last, tuple(words))
+    return msgspec.msgpack.encode(news)
+
+
+def decode_news(data: bytes) -> News | None:
+    """None for what isn't it."""
+    try:
+        return _news_decoder.decode(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def _rows(loads: Mapping[ReplicaId, Load]) -> tuple[ReplicaReport, ...]:
     rows = [
         ReplicaReport(
             replica_id,
@@ -89,12 +147,4 @@ def encode_report(number: int, loads: dict[ReplicaId, Load], group: str = "") ->
         )
         for replica_id, load in loads.items()
     ]
-    return msgspec.msgpack.encode(Report(number, tuple(rows), group))
-
-
-def decode_report(data: bytes) -> Report | None:
-    """None for what isn't one: another router's mistake must not be ours."""
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError:
-        return None
+    return tuple(rows)

@@ -3,6 +3,10 @@
     python -m tests.bench.routers live [--routers 1 2 4] [--seeds 3] [--seconds 25]
     python -m tests.bench.routers redis     # the same with a Redis that is killed half way
     python -m tests.bench.routers simulated # 1 to 16 routers over 64 replicas, in virtual time
+    ... --again     # one router twice, the second as if it were more: what chance does
+
+Below each run stands where its hits were lost (`tests.bench.lost_hits`), before, while and after
+Redis is away, or would be.
 
 Goals: hit rate within 2 points and P95 of TTFT within 10 % of one router's; no request fails.
 All routers get the same sessions at the same times; of several seeds the answers are pooled.
@@ -12,9 +16,12 @@ import argparse
 import asyncio
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 import psutil
@@ -31,6 +38,7 @@ from loadgen.simulate.gateway import policy_maker
 from loadgen.simulate.simulation import Simulation
 from loadgen.text import Prose
 from loadgen.workload.agent import Agent, AgentOptions
+from tests.bench.lost_hits import lines_of, records_of
 from tests.support.processes import MODEL_DIR, until
 from tests.support.redis_server import RedisServer, redis_server
 from tests.support.spread import Bench, bench, hit_rate, ttfts_ms
@@ -56,6 +64,7 @@ class Outcome:
     records: Sequence[Record]
     planned: int
     cores: float
+    lost: Sequence[str] = ()
 
     @property
     def failed(self) -> int:
@@ -94,24 +103,44 @@ def cpu_s() -> float:
     return float(sum(one.user + one.system for one in times))
 
 
-async def one_run(routers: int, seed: int, seconds: float) -> Outcome:
-    async with redis_server() as server:
-        flags = (*QUIETLY, "--set", f"shared.url={server.url}")
-        async with bench(ENGINES, routers, engine_flags=PROFILE, router_flags=flags) as made:
-            return await play(made, seed, seconds)
+async def one_run(args: argparse.Namespace, routers: int, seed: int) -> Outcome:
+    async with built(args, routers) as (_, made):
+        return lost_of(made, await play(made, seed, args.seconds), args.seconds)
 
 
-async def without_redis(routers: int, seed: int, seconds: float) -> tuple[Outcome, set[str]]:
+async def without_redis(
+    args: argparse.Namespace, routers: int, seed: int
+) -> tuple[Outcome, set[str]]:
     """The same, and the states that routers went through while Redis was killed and came back."""
-    async with redis_server() as server:
-        flags = (*QUIETLY, "--set", f"shared.url={server.url}")
-        async with bench(ENGINES, routers, engine_flags=PROFILE, router_flags=flags) as made:
-            playing = asyncio.create_task(play(made, seed, seconds))
-            try:
-                seen = await fail(server, made, seconds)
-                return await playing, seen
-            finally:
-                playing.cancel()
+    async with built(args, routers) as (server, made):
+        playing = asyncio.create_task(play(made, seed, args.seconds))
+        try:
+            seen = await fail(server, made, args.seconds)
+            return lost_of(made, await playing, args.seconds), seen
+        finally:
+            playing.cancel()
+
+
+@asynccontextmanager
+async def built(args: argparse.Namespace, routers: int) -> AsyncIterator[tuple[RedisServer, Bench]]:
+    """Routers that share a Redis, and write down each request."""
+    with tempfile.TemporaryDirectory() as logs:
+        async with redis_server() as server:
+            settings = ("log.access=true", f"shared.url={server.url}", *args.set)
+            flags = (*QUIETLY, *(part for one in settings for part in ("--set", one)))
+            made = bench(
+                *(ENGINES, routers), engine_flags=PROFILE, router_flags=flags, logs=Path(logs)
+            )
+            async with made as found:
+                yield server, found
+
+
+def lost_of(made: Bench, outcome: Outcome, seconds: float) -> Outcome:
+    """With where hits were lost."""
+    assert made.logs is not None
+    gone_s, back_s = GONE_AT * seconds, BACK_AT * seconds
+    phases = ("before", 0.0, gone_s), ("while", gone_s, back_s), ("after", back_s, 1e9)
+    return replace(outcome, lost=[*lines_of(records_of(made.logs), phases)])
 
 
 async def fail(server: RedisServer, made: Bench, seconds: float) -> set[str]:
@@ -135,6 +164,13 @@ async def fail(server: RedisServer, made: Bench, seconds: float) -> set[str]:
 def compare(outcomes: dict[str, list[Outcome]]) -> bool:
     """A table, and a verdict per goal."""
     is_met, base = True, (0.0, 0.0)
+    for name, runs in outcomes.items():
+        for number, run in enumerate(runs):
+            found = [record for record in run.records if record.is_ok]
+            p95 = percentile(sorted(ttfts_ms(found)), 0.95)
+            tell(f"{name}, run {number}: hit {100 * hit_rate(found):.2f} %, P95 {p95:.1f} ms")
+            for line in run.lost:
+                tell(line)
     tell("routers        requests failed  hit %   P50 ms   P95 ms  mean ms  cores busy")
     for number, (name, runs) in enumerate(outcomes.items()):
         records = [record for run in runs for record in run.records if record.is_ok]
@@ -168,18 +204,25 @@ def live(args: argparse.Namespace) -> bool:
     outcomes: dict[str, list[Outcome]] = {}
     for seed in seeds:  # all numbers of routers beside each other: the machine changes with time
         for routers in args.routers:
-            outcome = asyncio.run(one_run(routers, seed, args.seconds))
+            outcome = asyncio.run(one_run(args, routers, seed))
             outcomes.setdefault(str(routers), []).append(outcome)
+        again(args, outcomes, seed)
     return compare(outcomes)
+
+
+def again(args: argparse.Namespace, outcomes: dict[str, list[Outcome]], seed: int) -> None:
+    if args.again:
+        outcomes.setdefault("1, again", []).append(asyncio.run(one_run(args, 1, seed)))
 
 
 def redis(args: argparse.Namespace) -> bool:
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     outcomes: dict[str, list[Outcome]] = {}
     for seed in seeds:
-        outcomes.setdefault("1", []).append(asyncio.run(one_run(1, seed, args.seconds)))
+        outcomes.setdefault("1", []).append(asyncio.run(one_run(args, 1, seed)))
+        again(args, outcomes, seed)
         for routers in [number for number in args.routers if number > 1]:
-            outcome, seen = asyncio.run(without_redis(routers, seed, args.seconds))
+            outcome, seen = asyncio.run(without_redis(args, routers, seed))
             outcomes.setdefault(f"{routers}, killed", []).append(outcome)
             tell(f"{routers} routers, seed {seed}: states seen {', '.join(sorted(seen))}; now ok")
     return compare(outcomes)
@@ -228,10 +271,12 @@ def main() -> int:
     parser.add_argument("--routers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--sim-routers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--sessions", type=int, default=400, help="of the simulated agents")
-    parser.add_argument("--told-ms", type=float, default=14.0, help="see tests.bench.exchange")
+    parser.add_argument("--told-ms", type=float, default=2.6, help="see tests.bench.exchange")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=25.0, help="of each live run")
+    parser.add_argument("--again", action="store_true", help="one router twice")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the routers")
     args = parser.parse_args()
     return 0 if {"live": live, "redis": redis, "simulated": simulated}[args.what](args) else 1
 

@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 from router import cli
+from router.index.load import Load
 from router.index.reservations import Reservations
+from router.shared.hearing import Hearing
+from router.shared.news import Newsroom
 from router.shared.peers import Peers
+from router.shared.report import News
 
 FLUSHED_EVERY = 50
 
@@ -27,25 +31,51 @@ def watch(folder: Path) -> None:
             os.write(descriptor, ("\n".join(lines) + "\n").encode())
             lines.clear()
 
-    changed, tick, hear = Reservations._tell, Peers.tick, Peers._hear
+    changed, tick, publish = Reservations._tell, Peers.tick, Newsroom._publish
+    hear, hear_news = Hearing.reports, Hearing.news
+    latest: dict[str, int] = {}
 
-    def noted(self: Reservations, replica_id: str) -> None:
+    def noted(self: Reservations, replica_id: str, *, at_once: bool = False) -> None:
         tell("changed", self.clock())
-        changed(self, replica_id)
+        changed(self, replica_id, at_once=at_once)
 
     async def told(self: Peers) -> None:
         # the report is made in the next step, before anything is awaited
         tell("told", self.router_id, self._number + 1, self.clock())
         await tick(self)
 
-    def heard(self: Peers, others: dict[str, bytes]) -> None:
-        before = {router_id: one.report.number for router_id, one in self._heard.items()}
+    async def published(
+        self: Newsroom, loads: dict[str, Load], words: list[bytes], began: float
+    ) -> None:
+        next_number = self.next_number
+
+        def counted() -> int:
+            number = next_number()
+            tell("told", self.router_id, number, began)
+            return number
+
+        self.next_number = counted
+        try:
+            await publish(self, loads, words, began)
+        finally:
+            self.next_number = next_number
+
+    def note(router_id: str, number: int, at: float) -> None:
+        if latest.get(router_id, 0) < number:
+            latest[router_id] = number
+            tell("heard", router_id, number, at)
+
+    def heard(self: Hearing, others: dict[str, bytes]) -> None:
         hear(self, others)
         for router_id, one in self._heard.items():
-            if before.get(router_id) != one.report.number:
-                tell("heard", router_id, one.report.number, self.clock())
+            note(router_id, one.report.number, self.clock())
 
-    Reservations._tell, Peers.tick, Peers._hear = noted, told, heard  # type: ignore[method-assign,assignment]
+    def heard_news(self: Hearing, news: News) -> None:
+        hear_news(self, news)
+        note(news.router_id, news.number, self.clock())
+
+    Reservations._tell, Peers.tick, Newsroom._publish = noted, told, published  # type: ignore[method-assign,assignment]
+    Hearing.reports, Hearing.news = heard, heard_news  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":

@@ -46,12 +46,18 @@ class Program:
             return await self.process.wait()
 
 
-async def start(*arguments: str) -> Program:
-    """Run `python -m ARGUMENTS` and wait until it says that it is ready."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+async def start(*arguments: str, log: Path | None = None) -> Program:
+    """Run `python -m ARGUMENTS` and wait until it says that it is ready. `log`: where stderr goes,
+    instead of to ours."""
+    errors = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+            stderr=errors, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    finally:
+        if errors is not None:
+            os.close(errors)
     program = Program(arguments, process)
     assert process.stdout is not None
     try:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 
@@ -85,10 +86,12 @@ class Bench:
     routers: list[Program]
     spread: Spread
     flags: Sequence[str]
+    logs: Path | None = None
 
     async def start_router(self) -> Program:
         """One more; it gets requests once it is ready."""
-        router = await start_router_of(self.engines, *self.flags)
+        log = self.logs / f"{len(self.routers)}.log" if self.logs is not None else None
+        router = await start_router_of(self.engines, *self.flags, log=log)
         self.routers.append(router)
         await self.spread.add(router.url)
         return router
@@ -98,14 +101,16 @@ class Bench:
         return [await shared_state(self.spread.session, one.url) for one in self.routers]
 
 
-async def start_router_of(engines: Sequence[Program], *flags: str) -> Program:
+async def start_router_of(
+    engines: Sequence[Program], *flags: str, log: Path | None = None
+) -> Program:
     replicas = []
     for number, engine in enumerate(engines, 1):
         ready = engine.ready
         where = f"url={engine.url},events={ready['events_url']},replay={ready['replay_url']}"
         replicas += ["--replica", f"id=r{number},{where}"]
     fixed = ("--port", "0", "--tokenizer", str(MODEL_DIR))
-    return await start("router.cli", "serve", *fixed, *replicas, *flags)
+    return await start("router.cli", "serve", *fixed, *replicas, *flags, log=log)
 
 
 async def shared_state(session: aiohttp.ClientSession, url: str) -> str:
@@ -117,9 +122,15 @@ async def shared_state(session: aiohttp.ClientSession, url: str) -> str:
 
 @asynccontextmanager
 async def bench(
-    engines: int, routers: int, *, engine_flags: Sequence[str], router_flags: Sequence[str] = ()
+    engines: int,
+    routers: int,
+    *,
+    engine_flags: Sequence[str],
+    router_flags: Sequence[str] = (),
+    logs: Path | None = None,
 ) -> AsyncIterator[Bench]:
-    """All of it, ready; ended by process ids whatever happens."""
+    """All of it, ready; ended by process ids whatever happens. `logs`: a folder for what routers
+    write to stderr."""
     started: list[Program] = []
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=5)
@@ -128,7 +139,7 @@ async def bench(
         try:
             started += await asyncio.gather(*(start_engine(*engine_flags) for _ in range(engines)))
             target = Target(started[0].url, str(started[0].ready["model"]))
-            made = Bench(started, [], Spread(target, session), router_flags)
+            made = Bench(started, [], Spread(target, session), router_flags, logs)
             for _ in range(routers):
                 await made.start_router()
 

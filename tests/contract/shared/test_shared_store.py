@@ -65,3 +65,33 @@ async def test_sixteen_routers_at_once_lose_nothing(store):
     await asyncio.gather(*(store.exchange(n, n.encode(), 5.0) for n in names))
     got = await store.exchange("r0", b"r0", 5.0)
     assert got.others == {n: n.encode() for n in names[1:]}
+
+
+async def test_news_are_heard_in_order_by_all_who_listen_and_by_nobody_after(store):
+    heard: dict[str, list[bytes]] = {"a": [], "b": []}
+    ready = []
+    await store.publish(b"before anybody listens")
+    listening = [
+        asyncio.create_task(store.listen(heard[name].append, lambda name=name: ready.append(name)))
+        for name in heard
+    ]
+
+    async def all_listen():
+        return sorted(ready) == ["a", "b"]
+
+    await until(all_listen)
+    news = [b"\x00 1", b"\xff 2", b"", b"4" * 100_000]
+    for one in news:
+        await store.publish(one)
+
+    async def all_heard():
+        return len(heard["a"]) == len(heard["b"]) == len(news)
+
+    await until(all_heard)
+    assert heard == {"a": news, "b": news}
+    for task in listening:
+        task.cancel()
+    await asyncio.gather(*listening, return_exceptions=True)
+    await store.publish(b"after")
+    assert all(task.cancelled() for task in listening)
+    assert heard == {"a": news, "b": news}

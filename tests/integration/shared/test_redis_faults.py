@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
 from router.index.reservations import Reservation, Reservations
 from router.shared import Peers, PeerTimes, RedisStore, connect
@@ -11,7 +12,7 @@ from tests.support.redis_server import delayed, free_port, needs_redis, redis_se
 
 pytestmark = needs_redis
 DEADLINE_S = 0.2
-TIMES = PeerTimes(interval_s=0.05, ttl_s=1.0)
+TIMES = PeerTimes(interval_s=0.05, ttl_s=1.0, news_s=0.002)
 
 
 def router(name, url):
@@ -28,7 +29,9 @@ async def two_routers(url):
     """Two that know of each other's load."""
     one, two = router("one", url), router("two", url)
     busy_with(one, 100)
-    tasks = [asyncio.create_task(peers.keep()) for peers in (one, two)]
+    tasks = []
+    for peers in (one, two):
+        peers.start(lambda name, work: tasks.append(asyncio.create_task(work(), name=name)))
     try:
         await until(lambda: sees(two, 100))
         yield one, two
@@ -49,6 +52,28 @@ async def is_in(peers, state):
     return peers.state == state
 
 
+async def has_news(peers, state="ok"):
+    return peers.news.state == state
+
+
+async def news_go_around(one, two):
+    """Both hear what the other does before it is exchanged."""
+    for peers in (one, two):
+        await until(partial(has_news, peers))
+
+    async def is_known():
+        return one.routers > 1
+
+    await until(is_known)
+    before = two.news.heard
+
+    async def is_heard():
+        return two.news.heard > before
+
+    busy_with(one, 1)
+    await until(is_heard)
+
+
 async def test_a_router_that_is_stopped_at_any_instant_of_an_exchange_ends():
     async with redis_server() as server:
         peers = router("one", server.url)
@@ -64,13 +89,14 @@ async def test_a_router_that_is_stopped_at_any_instant_of_an_exchange_ends():
 
 
 async def test_a_paused_redis_is_slow_and_its_news_go_stale():
-    async with redis_server() as server, two_routers(server.url) as (_, two):
+    async with redis_server() as server, two_routers(server.url) as (one, two):
         server.pause()
         await until(lambda: is_in(two, "slow"))
         await until(lambda: sees(two, 0))
         server.resume()
         await until(lambda: is_in(two, "ok"))
         await until(lambda: sees(two, 100))
+        await news_go_around(one, two)
 
 
 async def test_a_killed_redis_is_down_and_an_empty_restart_is_filled():
@@ -82,6 +108,7 @@ async def test_a_killed_redis_is_down_and_an_empty_restart_is_filled():
         await server.start()
         await until(lambda: is_in(two, "ok"))
         await until(lambda: sees(two, 111))
+        await news_go_around(one, two)
 
 
 async def test_a_wiped_redis_is_noticed_and_filled_within_an_exchange():
@@ -96,13 +123,14 @@ async def test_a_wiped_redis_is_noticed_and_filled_within_an_exchange():
         await until(lambda: is_in(two, "ok"))
 
 
-async def test_a_full_redis_says_so_and_recovers():
-    async with redis_server() as server, two_routers(server.url) as (_, two):
+async def test_a_full_redis_says_so_passes_news_on_and_recovers():
+    async with redis_server() as server, two_routers(server.url) as (one, two):
         assert await server.command("CONFIG", "SET", "maxmemory", "1") == "+OK"
         await until(lambda: is_in(two, "full"))
+        await news_go_around(one, two)
         assert await server.command("CONFIG", "SET", "maxmemory", "0") == "+OK"
         await until(lambda: is_in(two, "ok"))
-        await until(lambda: sees(two, 100))
+        await until(lambda: sees(two, 101))
 
 
 async def test_a_user_that_may_not_is_denied_until_it_may():
@@ -110,7 +138,12 @@ async def test_a_user_that_may_not_is_denied_until_it_may():
         rules = "on >pass ~{test}:* +eval +time +hgetall +hset +hdel +pexpire".split()
         assert await server.command("ACL", "SETUSER", "gate", *rules) == "+OK"
         url = server.url.replace("//", "//gate:pass@")
-        async with two_routers(url) as (_, two):
+        async with two_routers(url) as (one, two):
+            await until(lambda: has_news(two, "denied"))
+            assert two.state == "ok"
+            channel = "+publish +subscribe &{test}:*".split()
+            assert await server.command("ACL", "SETUSER", "gate", *channel) == "+OK"
+            await news_go_around(one, two)
             assert await server.command("ACL", "SETUSER", "gate", "-hset") == "+OK"
             await until(lambda: is_in(two, "denied"))
             assert await server.command("ACL", "SETUSER", "gate", "+hset") == "+OK"
@@ -159,6 +192,7 @@ async def test_a_cluster_holds_it_all_on_one_node():
         async with two_routers(url) as (one, two):
             busy_with(one, 11)
             await until(lambda: sees(two, 111))
+            await news_go_around(one, two)
             await server.kill()
             await until(lambda: is_in(two, "down"))
             await until(lambda: sees(two, 0))
@@ -183,8 +217,10 @@ async def test_sentinel_fails_over_to_the_second_server(tmp_path):
 
                 await until(knows_both)
                 url = f"redis+sentinel://127.0.0.1:{sentinel.port}/gate"
-                async with two_routers(url) as (_, two):
+                async with two_routers(url) as (one, two):
+                    await until(lambda: has_news(two))
                     await first.kill()
                     await until(lambda: is_in(two, "down"))
                     await until(lambda: is_in(two, "ok"), within_s=30)
                     await until(lambda: sees(two, 100))
+                    await news_go_around(one, two)

@@ -76,3 +76,26 @@ def test_a_router_that_is_gone_or_has_nothing_there_any_more_is_not_counted():
     told.keep([])
     assert told.get("r2") is None
     assert told.quiet("r1", clock(), clock()) is True
+
+
+def test_who_tells_of_each_change_was_quiet_until_the_next_one():
+    clock = ManualClock()
+    told, start = Told(clock, late_s=0.01), clock()
+    told.tell("two", "r1", Load(quiet_ms=0.0), clock(), 1, news_s=0.02)
+    clock.advance(5.0)
+    told.tell("two", "r1", Load(waiting=1, wait_ms=9.0), clock(), 2, news_s=0.02)
+    clock.advance(1.0)
+    assert told.quiet("r1", start + 1.0, start + 4.9) is True
+    assert told.quiet("r1", start + 1.0, start + 5.1) is False
+
+
+def test_a_word_that_was_overtaken_says_nothing():
+    clock = ManualClock()
+    told = Told(clock)
+    told.tell("two", "r1", Load(queued_tokens=9, wait_ms=90.0), clock(), 2)
+    told.tell("two", "r1", Load(), clock(), 1)
+    told.tell_all("two", {}, clock(), 1)
+    assert (load := told.get("r1")) is not None
+    assert load.queued_tokens == 9
+    told.tell_all("two", {}, clock(), 3)
+    assert told.get("r1") is None

@@ -99,3 +99,47 @@ def test_a_word_that_is_no_lesson_teaches_nothing(pair):
     one.siblings.words.append(b"\x93nonsense")
     one.listen()
     assert taught(one) == PRIOR_MS
+
+
+class Afar:
+    """Two routers elsewhere that hear each other."""
+
+    def __init__(self):
+        self.words = []
+        self.other = None
+
+    def itself(self):
+        return self
+
+    @property
+    def others(self):
+        return 0 if self.other is None else 1
+
+    def tell(self, word):
+        if self.other is not None:
+            self.other.words.append(word)
+
+    def hear(self):
+        words, self.words = self.words, []
+        return words
+
+
+def test_routers_elsewhere_learn_the_same():
+    one, other = Afar(), Afar()
+    one.other, other.other = other, one
+    pair = [Lessons(Speeds(), afar=far.itself) for far in (one, other)]
+    for number in range(40):
+        pair[number % 2].learn(lesson(0.1 * number, 40.0 + number % 7), lambda *when: True)
+        for lessons in pair:
+            lessons.listen()
+    assert taught(pair[0]) == pytest.approx(taught(pair[1]), rel=0.01)
+    assert taught(pair[0]) == pytest.approx(43.0, rel=0.1)
+
+
+def test_the_more_routers_there_are_the_less_often_each_teaches():
+    one, other = Afar(), Afar()
+    one.other = other
+    lessons = Lessons(Speeds(), afar=one.itself)
+    for number in range(40):
+        lessons.learn(lesson(1.01 * TOLD_EVERY_S * number, 40.0), lambda *when: True)
+    assert len(other.words) == 20

@@ -192,7 +192,7 @@ def test_moves_of_later_versions_and_of_nobody():
 def test_a_later_versions_report_is_read_as_far_as_we_know_it():
 
     data = msgspec.msgpack.encode(
-        [7, [["r1", 5, 1.0, 2, 3, 4.0, 5.0, 6, 7.0, 8, "new"]], "", {"more": 1}]
+        [7, [["r1", 5, 1.0, 2, 3, 4.0, 5.0, 6, 7.0, 8, "new"]], "", True, {"more": 1}]
     )
     report = decode_report(data)
     assert report is not None
