@@ -33,7 +33,9 @@ _OPTIONS: Final = {"error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": Fal
 
 MODULES: Final = {
     "blocks": ("xxh3", "numbers"),
-    "index": ("layout", "units", "tables", "replica_sets", "booking", "kernels", "sweeping"),
+    "index": (
+        *("layout", "units", "tables", "replica_sets", "booking", "kernels", "growing", "sweeping"),
+    ),
 }
 """All that is compiled, by package. Each imports none of another package's."""
 NEIGHBOURS: Final = "index.neighbours"

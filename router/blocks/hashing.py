@@ -100,6 +100,17 @@ def hash_blocks(
     return hashes
 
 
+def hash_each(tokens: array[int], block_size: int, seeds: Hashes) -> None:
+    """Replace each seed by the hash of its block: as many blocks as seeds, of different chains."""
+    if is_compiled(xxh3.hash_each):
+        ids = np.frombuffer(memoryview(tokens).toreadonly(), _ID)
+        xxh3.hash_each(ids, block_size, _cells(seeds))
+        return
+    raw, step = tokens.tobytes(), block_size * BYTES_PER_TOKEN
+    for number, seed in enumerate(seeds):
+        seeds[number] = xxh3_64_intdigest(raw[number * step : (number + 1) * step], seed)
+
+
 def _cells(hashes: Hashes) -> NDArray[np.uint64]:
     return np.frombuffer(hashes, _HASH)
 

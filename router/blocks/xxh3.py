@@ -189,20 +189,31 @@ def of_many(ids: Cells, at: int, count: int, seed: Word) -> Word:
     return mixed(result)
 
 
+@inlined
+def one_block(ids: Cells, at: int, size: int, seed: Word) -> Word:
+    """The hash of the block of `size` ids that begins there."""
+    if size <= 2:
+        return of_one_or_two(ids, at, size, seed)
+    if size <= 4:
+        return of_three_or_four(ids, at, size, seed)
+    if size <= 32:
+        return of_few(ids, at, size, seed)
+    if size <= 60:
+        return of_some(ids, at, size, seed)
+    return of_many(ids, at, size, seed)
+
+
 @entry("void(Array(uint32, 1, 'C', True), int64, uint64[::1])")
 def chain(ids: Cells, size: int, hashes: NDArray[np.uint64]) -> None:
     """Hash blocks of `size` ids. The first hash's place holds the seed."""
     seed = hashes[0]
     for number in range(len(hashes)):
-        at = number * size
-        if size <= 2:
-            seed = of_one_or_two(ids, at, size, seed)
-        elif size <= 4:
-            seed = of_three_or_four(ids, at, size, seed)
-        elif size <= 32:
-            seed = of_few(ids, at, size, seed)
-        elif size <= 60:
-            seed = of_some(ids, at, size, seed)
-        else:
-            seed = of_many(ids, at, size, seed)
+        seed = one_block(ids, number * size, size, seed)
         hashes[number] = seed
+
+
+@entry("void(Array(uint32, 1, 'C', True), int64, uint64[::1])")
+def hash_each(ids: Cells, size: int, hashes: NDArray[np.uint64]) -> None:
+    """Hash blocks of `size` ids, each under the seed that its hash's place holds."""
+    for number in range(len(hashes)):
+        hashes[number] = one_block(ids, number * size, size, hashes[number])

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from router.blocks import AllBlocksCleared, BlockStored, Event, Frame, MalformedFrame
+from router.blocks import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    Frame,
+    MalformedFrame,
+)
 from router.blocks.steps import EventReader
 from router.events.pieces import in_pieces
 from router.events.standing import IngestCounters, Standing
@@ -18,7 +26,9 @@ FRAME_COST_BLOCKS: Final = 64
 """Receiving and decoding an almost empty frame takes as long as so many blocks."""
 
 _EVENT_COST_BLOCKS: Final = 64
-"""Beside its blocks, an event's reading and storing takes as long as so many of a long one."""
+"""Beside its blocks, an event's reading and storing takes as long as so many of a long one,"""
+_JOINED_COST_BLOCKS: Final = 24
+"""and as long as so many if it is stored with many others."""
 
 
 TURNS: Final = 2
@@ -48,18 +58,23 @@ class Applier:
         self.counters.frames += 1
         reader = EventReader(frame.payload)
         await self.pace(FRAME_COST_BLOCKS)
-        for event in in_pieces(reader):
-            if event is None:
+        for piece in in_pieces(self._counted(reader)):
+            if piece is None:
                 await _let_others()
                 continue
-            self.counters.events += 1
             try:
-                cost = self._apply_event(event)
+                cost = self._apply_piece(piece)
             except (TypeError, ValueError, LookupError, AttributeError) as exc:
                 raise MalformedFrame(f"frame {frame.seq}: a field of a wrong type: {exc}") from exc
             await self.pace(cost)
         self.counters.unknown_events += reader.unknown_events
         self.standing.is_midway = False
+
+    def _counted(self, events: Iterable[Event | None]) -> Iterator[Event | None]:
+        counters = self.counters
+        for event in events:
+            counters.events += event is not None
+            yield event
 
     async def pace(self, blocks: int) -> None:
         """So much has been done; others get a turn when it is enough."""
@@ -78,12 +93,16 @@ class Applier:
         self.forget()
         self.standing.trust_all()
 
-    def _apply_event(self, event: Event) -> int:
-        if isinstance(event, AllBlocksCleared):
+    def _apply_piece(self, piece: Event | Sequence[BlockStored]) -> int:
+        """Returns about how many blocks of a long event take as long."""
+        if isinstance(piece, AllBlocksCleared):
             self.clear()
             return 1
-        if isinstance(event, BlockStored):
-            self.index.store(self.replica_id, event)
+        if isinstance(piece, BlockStored):
+            self.index.store(self.replica_id, piece)
+        elif isinstance(piece, BlockRemoved):
+            self.index.remove(self.replica_id, piece)
         else:
-            self.index.remove(self.replica_id, event)
-        return _EVENT_COST_BLOCKS + len(event.block_hashes)
+            self.index.store_all(self.replica_id, piece)
+            return _JOINED_COST_BLOCKS * len(piece)
+        return _EVENT_COST_BLOCKS + len(piece.block_hashes)

@@ -127,6 +127,30 @@ def add_copy(cells: Cells, at: int) -> None:
         cells[at + MARK] += 1
 
 
+@inlined
+def keep(
+    cells: Cells, shelf: int, entry_: tuple[Key, Key, int], mode: int, last: Change
+) -> tuple[int, Change]:
+    """One more copy of a block, under a handle and at a depth.
+
+    Returns 1 if it was reported again, 2 if the handle meant another block before, else 0; and the
+    change to hand on. If its second is -1, there is no memory.
+    """
+    key, block, depth = entry_
+    at = find(cells, shelf, key[0], key[1])
+    if at > 0 and is_of(cells, at, block):
+        if mode == REPORTED:
+            return integer(1), last
+        add_copy(cells, at)
+        return integer(0), last
+    what = integer(0)
+    if at > 0:
+        what = integer(2)
+        at, last = drop_entry(cells, shelf, at, key), no_change()
+    mark = (min(depth, MAX_DEPTH) << COPIES_BITS) + 1
+    return what, shelve(cells, shelf, (key, block, mark), at, last)
+
+
 @entry(f"UniTuple(int64, 3)({_CELLS}, int64, int64, {_CELLS}, {_CELLS}, int64)")
 def store(
     cells: Cells, shelf: int, depth: int, handles: Cells, blocks: Cells, mode: int
@@ -147,20 +171,11 @@ def store(
         if depth > cap:
             return number, again, conflicts
         key, block = shelf_key(handles, number), block_key(blocks, number)
-        at = find(cells, shelf, key[0], key[1])
-        if at > 0 and is_of(cells, at, block):
-            if mode == REPORTED:
-                again += 1
-            else:
-                add_copy(cells, at)
-        else:
-            if at > 0:
-                conflicts += 1
-                at, last = drop_entry(cells, shelf, at, key), no_change()
-            mark = (min(depth, MAX_DEPTH) << COPIES_BITS) + 1
-            last = shelve(cells, shelf, (key, block, mark), at, last)
-            if last[1] < 0:
-                return number, again, conflicts
+        what, last = keep(cells, shelf, (key, block, depth), mode, last)
+        again += what == 1
+        conflicts += what == 2
+        if last[1] < 0:
+            return number, again, conflicts
         depth += mode != LEVELS
     return count, again, conflicts
 

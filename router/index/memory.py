@@ -6,8 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from router.blocks import BlockHash, BlockRemoved, BlockStored, EngineHash
-from router.compiled import Cells
+from router.blocks import BlockHash, BlockRemoved, BlockStored
 from router.index import kernels
 from router.index.arena import Allocate, Arena, halves
 from router.index.bound import Trimmer
@@ -18,13 +17,12 @@ from router.index.holdings import (
     Holdings,
     Shelf,
     ShelfKey,
-    handles_of,
     is_in_reach,
     is_matchable,
+    keeps_whole_prefix,
 )
-from router.index.layout import COPIES, REPORTED
-from router.index.origin import chain, root_seed
-from router.index.parking import Parked, ParkingLot
+from router.index.parking import ParkingLot
+from router.index.placing import Placer
 from router.index.slots import NO_SLOT, Slots
 from router.index.stats import IndexStats
 from router.replicas.replica import ReplicaId
@@ -34,7 +32,6 @@ TIDY_BLOCKS: Final = 2048
 """What `tidy` does in one call by default: about 1 ms."""
 
 _TIDIED_PER_STORED: Final = 2
-_COPIES, _REPORTED = int(COPIES), int(REPORTED)
 
 
 class MemoryIndex:
@@ -64,6 +61,7 @@ class MemoryIndex:
         self._trimmer = Trimmer(self._arena, self._stats)
         self._replicas: dict[ReplicaId, Holdings] = {}
         self._copies: list[Copy] = []
+        self._placer = Placer(self._arena, self._stats, self._copies, clock)
 
     def __len__(self) -> int:
         """(block, replica) pairs held, each KV cache group for itself. O(replicas)."""
@@ -93,11 +91,23 @@ class MemoryIndex:
         if shelf is None:
             self._stats.refused += len(event.block_hashes)
             return
-        if shelf.parked:
-            self._stats.orphaned += shelf.parked.expire(self._clock())
-            self._place_with_children(holdings, shelf, event)
-        else:
-            self._place(holdings, shelf, event)
+        self._placer.place(holdings, shelf, event)
+        self._keep_bound()
+
+    def store_all(self, replica_id: ReplicaId, events: Sequence[BlockStored]) -> None:
+        """See `PrefixIndex`."""
+        holdings = self._holdings(replica_id)
+        if self.is_untidy:
+            self.tidy(_TIDIED_PER_STORED * len(events))
+        shelf = holdings.shelves.get(events[0].group_idx)
+        is_matched = is_in_reach(events[0]) and keeps_whole_prefix(events[0])
+        at = 0
+        while at < len(events):
+            if shelf is not None and is_matched and not shelf.parked:
+                at += self._placer.grow(shelf, events, at)
+            if at < len(events):  # its parent is one of these, or is not known
+                self.store(replica_id, events[at])
+                at += 1
         self._keep_bound()
 
     def remove(self, replica_id: ReplicaId, event: BlockRemoved) -> None:
@@ -110,7 +120,7 @@ class MemoryIndex:
         if holdings is None or shelf is None:
             self._stats.removed_unknown += len(event.block_hashes)
             return
-        self._remove(shelf, event.block_hashes)
+        self._placer.remove(shelf, event.block_hashes)
 
     def assume(self, replica_id: ReplicaId, prefix: Sequence[BlockHash], block_size: int) -> None:
         """The replica holds this prefix, by a guess: on a shelf of its own. Makes it known."""
@@ -118,17 +128,17 @@ class MemoryIndex:
         holdings.block_sizes.add(block_size)
         shelf = self._shelf(holdings, GUESSES)
         if shelf is not None:
-            known = bisect_left(prefix, 1, key=lambda block: not self._holds(shelf, block))
+            known = bisect_left(prefix, 1, key=lambda block: not self._placer.holds(shelf, block))
             if known < len(prefix):
                 blocks = halves(prefix[known:])
-                self._take(shelf, known, blocks, blocks, _COPIES)
+                self._placer.take(shelf, known, blocks, blocks)
             self._keep_bound()
 
     def unassume(self, replica_id: ReplicaId, blocks: Sequence[BlockHash]) -> None:
         """Take guesses back."""
         holdings = self._replicas.get(replica_id)
         if holdings is not None and GUESSES in holdings.shelves:
-            self._remove(holdings.shelves[GUESSES], blocks)
+            self._placer.remove(holdings.shelves[GUESSES], blocks)
 
     def expect_reused(self, replica_id: ReplicaId) -> None:
         """See `PrefixIndex`."""
@@ -238,59 +248,3 @@ class MemoryIndex:
                 copy.void(shelf.table)
         self._slots.retire(holdings)
         self._slots.sweep(TIDY_BLOCKS)
-
-    def _holds(self, shelf: Shelf, handle: EngineHash) -> bool:
-        return kernels.look_up(self._arena.cells, shelf.table, handles_of((handle,)))[0] >= 0
-
-    def _place_with_children(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
-        ready = [Parked(event, 0.0)]
-        while ready:
-            parked = ready.pop()
-            self._place(holdings, shelf, parked.event)
-            if shelf.parked:
-                for handle in parked.event.block_hashes:
-                    if self._holds(shelf, handle):
-                        ready.extend(reversed(shelf.parked.take_children(handle)))
-            if parked.removed:
-                self._remove(shelf, parked.removed)
-
-    def _place(self, holdings: Holdings, shelf: Shelf, event: BlockStored) -> None:
-        parent, depth, mode = event.parent_block_hash, 0, _COPIES
-        if parent is None:
-            seed = root_seed(event)
-            mode = _REPORTED if holdings.reports_reused else _COPIES
-        else:
-            cells, handle = self._arena.cells, handles_of((parent,))
-            above, block = kernels.look_up(cells, shelf.table, handle)
-            if above < 0:
-                self._stats.orphaned += shelf.parked.park(event, self._clock())
-                return
-            seed, depth = int(block), above + 1
-        blocks = chain(event, seed)
-        if blocks is None:
-            self._stats.unreadable += len(event.block_hashes)
-        else:
-            self._take(shelf, depth, handles_of(event.block_hashes), halves(blocks), mode)
-
-    def _take(self, shelf: Shelf, depth: int, handles: Cells, blocks: Cells, mode: int) -> None:
-        for copy in self._copies:
-            copy.note(shelf.table, handles)
-        done, again, conflicts = self._arena.write(
-            kernels.store, shelf.table, depth, handles, blocks, mode
-        )
-        stats = self._stats
-        stats.stored += done - again
-        stats.reported_again += again
-        stats.conflicts += conflicts
-        stats.refused += len(blocks) // 2 - done
-
-    def _remove(self, shelf: Shelf, handles: Sequence[EngineHash]) -> None:
-        keys = handles_of(tuple(handles))  # they are written over
-        for copy in self._copies:
-            copy.note(shelf.table, keys)
-        unknown = self._arena.write(kernels.remove_copies, shelf.table, keys)
-        self._stats.removed += len(handles) - unknown
-        if unknown:
-            for number in keys[:unknown].tolist():
-                if not (shelf.parked and shelf.parked.note_removed(handles[number])):
-                    self._stats.removed_unknown += 1

@@ -19,6 +19,14 @@ class PrefixIndex(Protocol):
         """One more copy of each of these blocks. Makes the replica known. O(n + tokens)."""
         ...
 
+    def store_all(self, replica_id: ReplicaId, events: Sequence[BlockStored]) -> None:
+        """`store` of each, in their order, at a third of the cost. O(n + tokens).
+
+        Each is of one block with a parent and without keys, whose tokens are in an array and fill
+        it; group, kind, medium, locality and block size are the same in all.
+        """
+        ...
+
     def remove(self, replica_id: ReplicaId, event: BlockRemoved) -> None:
         """One copy less of each of these blocks; a block is gone with its last copy. O(n)."""
         ...

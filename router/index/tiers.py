@@ -67,6 +67,14 @@ class TieredIndex(MemoryIndex):
         else:
             tier.store(replica_id, replace(event, medium=None))
 
+    def store_all(self, replica_id: ReplicaId, events: Sequence[BlockStored]) -> None:
+        """See `PrefixIndex`."""
+        tier = self._tiers.get(events[0].medium or "")
+        if tier is None:
+            super().store_all(replica_id, events)
+        else:
+            tier.store_all(replica_id, [replace(event, medium=None) for event in events])
+
     def remove(self, replica_id: ReplicaId, event: BlockRemoved) -> None:
         """See `PrefixIndex`."""
         tier = self._tiers.get(event.medium or "")

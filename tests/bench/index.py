@@ -102,6 +102,7 @@ def ingest() -> Figures:
     ]
     full = apply(index, turnover)
     stored_single = apply(one_by_one, list(single_stores(200)))
+    in_chains = apply(one_by_one, list(single_chains(200)))
     apply(one_by_one, stored_frames[:half])
     single = apply(one_by_one, list(single_removals(200)))
     blocks = half * BLOCKS_PER_EVENT
@@ -112,6 +113,7 @@ def ingest() -> Figures:
         "full_decoded_block_operations_per_s": 2 * blocks / full[1],
         "decoding_stored_blocks_per_s": blocks / growing[0],
         "stores_one_per_event_frames_per_s": 200 * BLOCKS_PER_EVENT / sum(stored_single),
+        "chains_one_per_event_frames_per_s": 200 * BLOCKS_PER_EVENT / sum(in_chains),
         "removals_one_per_event_frames_per_s": 200 * BLOCKS_PER_EVENT / sum(single),
     }
 
@@ -119,9 +121,25 @@ def ingest() -> Figures:
 def single_stores(count: int) -> Iterator[bytes]:
     """As engines report what they generate: an event per block, 128 requests' in a step."""
     rng = random.Random(1)
+    parents: list[int | None] = [None] * BLOCKS_PER_EVENT
     for _ in range(count):
+        handles = [rng.getrandbits(64) for _ in parents]
         singles = tuple(
-            stored((rng.getrandbits(64),), random_ids(rng, 1)) for _ in range(BLOCKS_PER_EVENT)
+            stored((handle,), random_ids(rng, 1), parent=parent)
+            for handle, parent in zip(handles, parents, strict=True)
+        )
+        parents = [*handles]
+        yield encode_batch(EventBatch(0.0, singles, 0))
+
+
+def single_chains(count: int) -> Iterator[bytes]:
+    """As SGLang reports a prompt: an event per block, each the parent of the next."""
+    rng = random.Random(2)
+    for _ in range(count):
+        handles = [rng.getrandbits(64) for _ in range(BLOCKS_PER_EVENT)]
+        singles = tuple(
+            stored((handle,), random_ids(rng, 1), parent=parent)
+            for handle, parent in zip(handles, [None, *handles], strict=False)
         )
         yield encode_batch(EventBatch(0.0, singles, 0))
 
@@ -148,6 +166,8 @@ def apply(index: MemoryIndex, payloads: Sequence[bytes]) -> tuple[float, float]:
                 index.store("a", event)
             elif isinstance(event, BlockRemoved):
                 index.remove("a", event)
+            elif isinstance(event, list):
+                index.store_all("a", event)
         if number % 16 == 0:
             index.match([number])
         del batch
@@ -260,11 +280,14 @@ def events(count: int, seed: int = 0) -> Iterator[BlockStored]:
 
 
 def stored(
-    handles: range | tuple[int, ...], ids: list[int], block_size: int = BLOCK_SIZE
+    handles: range | tuple[int, ...],
+    ids: list[int],
+    block_size: int = BLOCK_SIZE,
+    parent: int | None = None,
 ) -> BlockStored:
     return BlockStored(
         tuple(handles),
-        None,
+        parent,
         ids,
         block_size,
         medium="GPU",

@@ -6,6 +6,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from router.blocks import NO_SEED, as_tokens, hash_blocks, item_seed, prefix_seed
+from router.blocks.hashing import hash_each
 
 TOKENS = as_tokens(range(64))
 
@@ -34,6 +35,18 @@ def test_a_chain_can_be_continued_from_the_hash_before():
     whole = hash_blocks(TOKENS, 16)
     head = hash_blocks(TOKENS[:32], 16)
     assert head + hash_blocks(TOKENS[32:], 16, seed=head[-1]) == whole
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 16, 32, 48, 60, 64, 300])
+def test_blocks_of_many_chains_are_hashed_as_each_alone(size):
+    seeds = array("Q", [0, 1, 2**64 - 1, 77])
+    tokens = as_tokens((number * 2654435761) % 2**32 for number in range(len(seeds) * size))
+    alone = [
+        hash_blocks(tokens[number * size : (number + 1) * size], size, seed)[0]
+        for number, seed in enumerate(seeds)
+    ]
+    hash_each(tokens, size, seeds)
+    assert seeds.tolist() == alone
 
 
 def test_a_changed_token_changes_its_block_and_all_after():
