@@ -10,6 +10,12 @@ from router.blocks import BlockHash
 from router.index.load import pairs_of
 from router.replicas import ReplicaId
 
+SHORT_MS: Final = 5.0
+"""Siblings know at once of a prompt that takes as long to compute, and what is coming of it: they
+may choose in the same instant. Of shorter ones, and of what is over, they know the load a fraction
+of a millisecond later, of all together, and nothing comes of them that an index doesn't know. A
+prompt of which nothing is known may be long."""
+
 
 class Reservation(Struct, eq=False):
     """One request's claim on one replica. `cost_ms`: prefill time that was predicted for it.
@@ -34,6 +40,8 @@ class Reservation(Struct, eq=False):
     host_ms: float = 0.0
     """What passes until it can be in a step, beside the replica's steps."""
     running_then: int = 0
+    is_short: bool = False
+    """What it computes is not worth waiting for, and what it reuses is held: see `SHORT_MS`."""
     computed_at: float | None = None
     decodes_since: float = 0.0
     """As `computed_at`, by prediction where no first token was seen."""

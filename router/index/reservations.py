@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from router.blocks import BlockHash
-from router.index.claims import Computed, Price, Reservation
+from router.index.claims import SHORT_MS, Computed, Price, Reservation
 from router.index.lane import Lane
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
@@ -17,6 +17,7 @@ from router.index.siblings import NoOthers, NoSiblings, NoWords, OthersLoads, Si
 from router.replicas import ReplicaId
 
 __all__ = [
+    "SHORT_MS",
     "Computed",
     "NoOthers",
     "NoSiblings",
@@ -28,10 +29,6 @@ __all__ = [
 
 FADING_S: Final = 0.1
 """What only fades is read anew so often: of a half-life of 30 s that is a quarter of a percent."""
-TOLD_AT_ONCE_TOKENS: Final = 256
-"""Siblings know of a prompt at once of which so many tokens are to be computed: they may choose in
-the same instant. Of shorter ones, and of what is over, they know a fraction of a millisecond later,
-of all together. A prompt of which nothing is known may be long."""
 
 
 @dataclass(slots=True)
@@ -75,8 +72,7 @@ class Reservations:
         if reservation.prefix:
             self._by_root.setdefault(reservation.prefix[0], {})[id(reservation)] = reservation
         self.siblings.begin(reservation)
-        is_short = 0 < reservation.uncached_tokens < TOLD_AT_ONCE_TOKENS
-        self._tell(replica_id, at_once=not is_short)
+        self._tell(replica_id, at_once=not reservation.is_short)
 
     def _note_others(self, reservation: Reservation) -> None:
         replica_id = reservation.replica_id

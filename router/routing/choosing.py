@@ -15,7 +15,7 @@ from router.blocks import BlockHash
 from router.index.answers import Known, Matcher
 from router.index.load import RECENT_WINDOW_MS, Load
 from router.index.moved import Moved
-from router.index.reservations import Reservation, Reservations
+from router.index.reservations import SHORT_MS, Reservation, Reservations
 from router.index.tiers import Loads
 from router.replicas import ReplicaId
 from router.routing.cost import BUSIEST
@@ -121,8 +121,7 @@ class Claim(Struct, eq=False):
         """
         chooser, booked = self._chooser, self.reservation
         ttft_ms = (chooser.clock() - booked.booked_at) * 1e3
-        batch = chooser.reservations.computed(booked)
-        if batch is not None:
+        if (batch := chooser.reservations.computed(booked)) is not None:
             chooser.learner.learn(batch)
         return ttft_ms
 
@@ -194,18 +193,19 @@ class Chooser:
 
     def claim(self, choice: Choice, replica_id: ReplicaId, *, silent: bool = False) -> Claim:
         """Book the request there. `silent`: its reply will show no first token."""
-        candidate = choice.candidates[replica_id]
-        contender = choice.contenders[replica_id]
+        candidate, contender = choice.candidates[replica_id], choice.contenders[replica_id]
         prompt_tokens = choice.query.prompt_tokens
         uncached = max(prompt_tokens - candidate.hit_tokens, min(1, prompt_tokens))
         prefix, ttft = contender.prefix, candidate.ttft
         is_lesson = prompt_tokens > 0 and candidate.full <= BUSIEST and not silent
         reusing_ms = ttft.reusing_ms(prompt_tokens - uncached)
         computing_ms = ttft.computing_ms(uncached, prompt_tokens - uncached)
+        is_held = prompt_tokens > 0 and candidate.hit_tokens <= candidate.matched_tokens
         reservation = Reservation(
             replica_id, uncached, computing_ms, prefix.hashes, self.clock(), silent,
             prompt_tokens, prefix.block_size, is_lesson, reusing_ms,
             ttft.step_ms(candidate.running) + reusing_ms, ttft.host_ms,
+            is_short=is_held and computing_ms < SHORT_MS,
         )  # fmt: skip
         self.reservations.take(reservation)
         self.learner.sent(replica_id, contender.fleet, contender.distance_ms)
@@ -215,8 +215,7 @@ class Chooser:
         return Claim(choice, reservation, self)
 
     def _note_move(self, choice: Choice, replica_id: ReplicaId, now: float) -> None:
-        session = choice.ask.session
-        if session is None or choice.decision.reason in HOMELESS:
+        if (session := choice.ask.session) is None or choice.decision.reason in HOMELESS:
             return
         if replica_id != self._ring.order(session, choice.candidates, choice.query.moved_to)[0]:
             self.moved.note(session, replica_id, now)

@@ -169,12 +169,18 @@ class LoadBoard:
 
     def begin(self, reservation: Reservation) -> None:
         """We sent this: its prefix is coming there."""
-        if reservation.prefix and (row := self._row(reservation.replica_id)) is not None:
-            self._coming.begin(reservation, row)
+        if not reservation.prefix:
+            return
+        if not reservation.is_short and (row := self._row(reservation.replica_id)) is not None:
+            self._coming.place(reservation, row)
+        # last: who has seen it counted sees what is coming
+        self._coming.count()
 
     def end(self, reservation: Reservation) -> None:
         """It is over."""
-        if reservation.prefix and (row := self._row(reservation.replica_id)) is not None:
+        if reservation.is_short or not reservation.prefix:
+            return
+        if (row := self._row(reservation.replica_id)) is not None:
             self._coming.end(reservation, row)
 
     def expected(self, prefix: Sequence[BlockHash]) -> dict[ReplicaId, int]:

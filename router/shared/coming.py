@@ -103,8 +103,12 @@ class ComingBoard:
             return None
         return Turn(self._file)
 
-    def begin(self, reservation: Reservation, row: int) -> None:
-        """A request is sent. Beyond `ENTRIES` distinct prefixes nothing is told. O(blocks / 8)."""
+    def count(self) -> None:
+        """A request with a prefix is sent."""
+        self._begun[self._slot] += 1
+
+    def place(self, reservation: Reservation, row: int) -> None:
+        """Its prefix is coming. Beyond `ENTRIES` distinct ones nothing is told. O(blocks / 8)."""
         key = row, reservation.prefix[-1]
         if key in self._placed:
             entry, count = self._placed[key]
@@ -113,8 +117,6 @@ class ComingBoard:
             entry = self._free.pop()
             self._placed[key] = entry, 1
             self._write(entry, reservation.prefix, row)
-        # last: who has seen it counted sees the entry
-        self._begun[self._slot] += 1
 
     def end(self, reservation: Reservation, row: int) -> None:
         """It is over."""

@@ -153,3 +153,22 @@ async def test_the_count_tells_of_what_was_begun_meanwhile(planners):
     with await one.plan(ask(64)), await other.plan(ask(64)), await one.plan(ask(32)):
         assert one.turns.begun == other.turns.begun == 3
     assert one.turns.begun == 3
+
+
+async def test_nobody_need_be_told_what_comes_of_a_prompt_that_is_held(planners):
+    one, other = planners
+    prompt = ask(8 * LONG)
+    with await one.plan(prompt) as cold, await one.plan(prompt) as same:
+        assert (is_short(cold), is_short(same)) == (False, False)
+    tokens = range(100, 100 + 8 * LONG)
+    handles = tuple(range(10, 10 + 8 * LONG // BLOCK))
+    one.source.index.store("r1", BlockStored(handles, None, tokens, BLOCK))
+    with await one.plan(prompt) as held:
+        assert places(held) == "r1"
+        assert is_short(held)
+        with await other.plan(prompt) as elsewhere_unknown:
+            assert elsewhere_unknown.candidates["r1"].expected_tokens == 0
+
+
+def is_short(plan):
+    return plan._claim.reservation.is_short

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from router.index.load import Load
 from router.index.neighbours import COLUMNS
-from router.index.reservations import TOLD_AT_ONCE_TOKENS, Reservation, Reservations
+from router.index.reservations import Reservation, Reservations
 from router.shared import LoadBoard
 from router.shared.board import JUST_NOW_S, RETRY_S
 from router.shared.cells import ROWS, added, load_of
@@ -168,16 +168,19 @@ def teller(tmp_path, clock, later, boards):
     board.close()
 
 
-@pytest.mark.parametrize("tokens", [0, TOLD_AT_ONCE_TOKENS])
-def test_a_prompt_that_may_be_long_is_told_at_once(boards, clock, teller, tokens):
+def short(tokens, clock, replica_id="r1"):
+    return Reservation(replica_id, tokens, 0.1 * tokens, (), clock(), is_short=True)
+
+
+def test_a_prompt_that_is_not_short_is_told_at_once(boards, clock, teller):
     two = Reservations(clock, siblings=boards[1])
-    teller.take(Reservation("r1", tokens, 50.0, (), clock()))
+    teller.take(Reservation("r1", 100, 50.0, (), clock()))
     assert two.load("r1").in_flight == 1
 
 
 def test_short_prompts_and_ends_are_told_all_together(boards, clock, teller, later):
     two = Reservations(clock, siblings=boards[1])
-    claims = [Reservation("r1", TOLD_AT_ONCE_TOKENS - 1, 5.0, (), clock()) for _ in range(3)]
+    claims = [short(40, clock) for _ in range(3)]
     for claim in claims:
         teller.take(claim)
     assert len(later.works) == 1
@@ -193,16 +196,16 @@ def test_short_prompts_and_ends_are_told_all_together(boards, clock, teller, lat
 
 def test_a_long_prompt_tells_of_the_short_ones_before_it_too(boards, clock, teller, later):
     two = Reservations(clock, siblings=boards[1])
-    teller.take(Reservation("r1", 7, 5.0, (), clock()))
+    teller.take(short(7, clock))
     teller.take(Reservation("r1", 1000, 50.0, (), clock()))
     assert two.load("r1").queued_tokens == 1007
-    teller.take(Reservation("r2", 8, 5.0, (), clock()))
+    teller.take(short(8, clock, "r2"))
     later.comes()
     assert (two.load("r1").queued_tokens, two.load("r2").queued_tokens) == (1007, 8)
 
 
 def test_of_a_replica_that_left_nothing_is_told_later(boards, clock, teller, later):
-    claim = Reservation("r1", 7, 5.0, (), clock())
+    claim = short(7, clock)
     teller.take(claim)
     teller.release(claim)
     teller.forget("r1")

@@ -121,3 +121,17 @@ def test_roots_are_found_of_every_process_but_our_own(tmp_path, clock):
         assert not any(board.expected((1000 + number, 7)) for board in boards)
     for board in boards:
         board.close()
+
+
+def test_of_what_is_computed_at_once_nothing_is_worth_waiting_for(two, boards):
+    one, other = two
+    short = Reservation("r1", 7, 0.7, PROMPT, 0.0, is_short=True)
+    one.take(short)
+    assert other.expected(PROMPT) == {}
+    assert boards[1].begun == 1
+    one.take(long := sent(PROMPT))
+    one.release(short)
+    assert other.expected(PROMPT) == {"r1": len(PROMPT)}
+    one.release(long)
+    assert other.expected(PROMPT) == {}
+    assert boards[1].begun == 2
