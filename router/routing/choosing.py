@@ -6,7 +6,6 @@ one to them. The gateway's planner and the simulator run this same code.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +17,11 @@ from router.index.moved import Moved
 from router.index.reservations import SHORT_MS, Reservation, Reservations
 from router.index.tiers import Loads
 from router.replicas import ReplicaId
+from router.routing.asked import NO_PREFIX as NO_PREFIX
+from router.routing.asked import Ask as Ask
+from router.routing.asked import Contender as Contender
+from router.routing.asked import Prefix as Prefix
+from router.routing.asked import ring_key
 from router.routing.cost import BUSIEST
 from router.routing.decision import HOMELESS, Decision, Reason
 from router.routing.history import History
@@ -27,49 +31,9 @@ from router.routing.policies import Policy
 from router.routing.query import Candidate, RouteQuery
 from router.routing.ramp import Ramp
 from router.routing.ring import Ring
+from router.routing.room import Room
 from router.routing.speeds import LATE, Speeds
 from router.routing.ttft import Ttft
-
-RING_BLOCKS: Final = 8
-"""Without a session, consistent hashing is over a prompt's beginning up to so many blocks beyond
-what is held already: prompts that share only what everybody has are not alike."""
-
-
-class Prefix(Struct, frozen=True):
-    """A prompt cut into one replica's blocks. `block_size` is 0 while it isn't known."""
-
-    hashes: Sequence[BlockHash] = ()
-    block_size: int = 0
-
-    @property
-    def blocks(self) -> int:
-        return len(self.hashes)
-
-
-NO_PREFIX: Final = Prefix()
-
-
-class Contender(Struct, frozen=True):
-    """A replica that could serve, and the prompt in its blocks.
-
-    `fleet`: who is like it. `distance_ms`: the way there and back.
-    """
-
-    replica_id: ReplicaId
-    fleet: str
-    prefix: Prefix = NO_PREFIX
-    distance_ms: float = 0.0
-
-
-class Ask(Struct, frozen=True, gc=False):
-    """What is to be placed. `session`: what stickiness keeps together, if the client said.
-
-    `start_key` stands for the prompt's beginning where no contender's blocks are known.
-    """
-
-    prompt_tokens: int
-    session: str | None = None
-    start_key: str = ""
 
 
 def no_loads(prefix: Sequence[BlockHash], matched: Mapping[ReplicaId, int]) -> Loads:
@@ -147,6 +111,7 @@ class Chooser:
     """How large each replica's cache is, where it has said so."""
     moved: Moved = field(default_factory=Moved)
     ramp: Ramp = field(default_factory=Ramp)
+    room: Room = field(default_factory=Room)
     _ring: Ring = field(default_factory=Ring)
     learner: Learner = field(init=False)
 
@@ -160,6 +125,7 @@ class Chooser:
         self.history.forget(replica_id)
         self.cache_tokens.pop(replica_id, None)
         self.ramp.forget(replica_id)
+        self.room.forget(replica_id)
         self.learner.forget(replica_id)
 
     def consider(
@@ -172,7 +138,7 @@ class Chooser:
         self.learner.listen()
         candidates = self._candidates(ask, contenders, known)
         moved_to = None if ask.session is None else self.moved.home(ask.session, self.clock())
-        key = _ring_key(ask, contenders, candidates)
+        key = ring_key(ask, contenders, candidates)
         query = RouteQuery(ask.prompt_tokens, key, moved_to, self.reservations.others.unseen_s)
         return Choice(
             query=query,
@@ -208,6 +174,8 @@ class Chooser:
             is_short=is_held and computing_ms < SHORT_MS,
         )  # fmt: skip
         self.reservations.take(reservation)
+        self.room.take(replica_id, uncached + round(self.reservations.answers.mean_tokens))
+        self.room.ask(prompt_tokens, max([c.hit_tokens for c in choice.candidates.values()]))
         self.learner.sent(replica_id, contender.fleet, contender.distance_ms)
         self._note_move(choice, replica_id, reservation.booked_at)
         if self.policy.uses_history:
@@ -227,8 +195,7 @@ class Chooser:
         # without its prefix would flee from what it should wait for
         loads = self.reservations.loads([contender.replica_id for contender in contenders])
         speed_of, size_of = self.speeds.of, self.cache_tokens.get
-        answers = self.reservations.answers
-        later_tokens = answers.mean_tokens / 2  # an answer finds its room while it grows
+        evicted = self.room.evicted
         hits_of: dict[int, dict[ReplicaId, Hit]] = {}
         candidates = []
         # As plain as it is because it is on every request's path, for every replica.
@@ -239,30 +206,34 @@ class Chooser:
                 found = hits_of[id(prefix)] = self._hits(prefix, ask.prompt_tokens, known)
             hit = found.get(replica_id, NO_HIT)
             ttft = speed_of(replica_id, contender.fleet)
-            wait_ms, running = load.wait_ms, load.running
+            wait_ms, running, size = load.wait_ms, load.running, size_of(replica_id)
             if load.late > LATE:
                 usual, ttft = ttft, speed_of(replica_id, contender.fleet, load.late)
                 wait_ms *= ttft.ms_per_token / usual.ms_per_token
             if wait_ms:
                 wait_ms = min(wait_ms, _most_wait_ms(ttft, load))
-            full = memory_ms = memory_wait_ms = 0.0
-            if size := size_of(replica_id):
-                resident, new_tokens = load.resident_tokens, ask.prompt_tokens - hit.coming_tokens
-                full, memory_ms = (
-                    resident / size,
-                    (new_tokens + later_tokens) / size * answers.mean_ms,
-                )
-                if resident and (over := resident + new_tokens - size) > 0:
-                    memory_wait_ms = over / resident * answers.mean_ms
+            new_tokens = ask.prompt_tokens - hit.coming_tokens
+            full, memory_ms, memory_wait_ms = self._memory(load, new_tokens, size)
             candidates.append(
                 Candidate(
                     replica_id, ttft, hit.held_tokens, hit.tokens, wait_ms, load.queued_tokens,
                     running, running + load.waiting, load.recent_ms / RECENT_WINDOW_MS,
                     load.mean_ms, full, memory_ms, memory_wait_ms, contender.distance_ms,
-                    hit.loaded_tokens, hit.load_ms, hit.tiers,
+                    hit.loaded_tokens, hit.load_ms, hit.tiers, evicted(replica_id, size),
                 )
             )  # fmt: skip
         return candidates
+
+    def _memory(self, load: Load, new_tokens: int, size: int | None) -> tuple[float, float, float]:
+        """What of the cache is in use, what the prompt would take of it, and until when it waits
+        for that: the candidate's `full`, `memory_ms` and `memory_wait_ms`."""
+        if not size:
+            return 0.0, 0.0, 0.0
+        answers, resident = self.reservations.answers, load.resident_tokens
+        # an answer finds its room while it grows
+        footprint, over = new_tokens + answers.mean_tokens / 2, resident + new_tokens - size
+        wait_ms = over / resident * answers.mean_ms if over > 0 and resident else 0.0
+        return resident / size, footprint / size * answers.mean_ms, wait_ms
 
     def _hits(
         self, prefix: Prefix, prompt_tokens: int, known: Known | None
@@ -288,13 +259,3 @@ def _most_wait_ms(ttft: Ttft, load: Load) -> float:
     whoever compares their queue with computing elsewhere must measure both by one speed."""
     computing_ms = ttft.queued_ms(load.queued_tokens, load.queued_pairs)
     return computing_ms + ttft.step_ms(load.running)
-
-
-def _ring_key(ask: Ask, contenders: Sequence[Contender], candidates: Sequence[Candidate]) -> str:
-    if ask.session is not None:
-        return ask.session
-    prefix = contenders[0].prefix
-    if not prefix.hashes:
-        return ask.start_key
-    held = max([candidate.hit_tokens for candidate in candidates]) // prefix.block_size
-    return f"{prefix.hashes[min(held + RING_BLOCKS, prefix.blocks) - 1]:x}"

@@ -105,6 +105,10 @@ def social_cost_ms(query: RouteQuery, candidate: Candidate, around: Surroundings
     That is nothing until caches fill, and then it keeps prompts that share a beginning together:
     spread, each copy of it takes room from other requests.
 
+    A cache that is full evicts something else for what it takes in. For what is held nowhere that
+    can't be helped; a copy of what another replica holds costs the share of it that prompts reuse
+    of what is held, computed once more.
+
     While its answer is decoded, each request that follows there finds one more that decodes. By
     Little's law those are as many as decode there now, so that term of the TTFT counts twice.
 
@@ -141,6 +145,8 @@ def cost_parts_ms(
     if around.coming_tokens > hit_tokens and delays < again_share:
         again_ms = ttft.computing_ms(around.coming_tokens - hit_tokens, hit_tokens)
         others_ms += again_ms * (again_share - delays)
+    if candidate.evicted and (again_tokens := around.most_hit_tokens - hit_tokens) > 0:
+        others_ms += candidate.evicted * ttft.computing_ms(again_tokens, hit_tokens)
     if candidate.memory_ms and candidate.full:
         others_ms += candidate.memory_ms * _queue(candidate.full)
     if candidate.busy > SHARE_BOUND * around.busy:

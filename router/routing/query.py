@@ -53,6 +53,8 @@ class Candidate(Struct, frozen=True, gc=False):
     load_ms: float = 0.0
     tiers: tuple[Load, ...] = ()
     """What slower tiers hold behind the match, the fastest first."""
+    evicted: float = 0.0
+    """How much of another token must be computed again for one that it takes in."""
 
     @property
     def expected_tokens(self) -> int:
