@@ -42,6 +42,11 @@ class Hearing:
         return len(self._heard)
 
     @property
+    def elsewhere(self) -> int:
+        """How many are not of our group."""
+        return sum(self._is_apart(heard.report.group) for heard in self._heard.values())
+
+    @property
     def waits(self) -> bool:
         """Did a prompt wait at one of theirs, by their last reports?"""
         return any(heard.report.waits for heard in self._heard.values())

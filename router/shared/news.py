@@ -38,7 +38,8 @@ SHARE_OF_MEAN: Final = 0.05
 
 @dataclass(slots=True)
 class Newsroom:
-    """One router's. `hear` gets others' news; `next_number` counts news and reports.
+    """One router's. `hear` gets others' news; `next_number` counts news and reports; `elsewhere`:
+    how many want to know, which processes of this host don't.
 
     `state`: `ok` while nothing is missed that others tell. `delay_s`: from a change until its news
     are heard, in the mean of the last: our own come back the same way as others' come here.
@@ -50,7 +51,7 @@ class Newsroom:
     clock: Callable[[], float]
     hear: Callable[[News], None]
     next_number: Callable[[], int]
-    routers: Callable[[], int]
+    elsewhere: Callable[[], int]
     interval_s: float
     group: str = ""
     state: StoreState = StoreState.OFF
@@ -168,7 +169,7 @@ class Newsroom:
             changed, self._changed = self._changed, {}
             words, self._words = self._words, []
             is_call, self._is_call = self._is_call, False
-            if is_call or self.routers() > 1:
+            if is_call or self.elsewhere():
                 loads = {replica_id: self.own_load(replica_id) for replica_id in changed}
                 await self._publish(loads, words, began)
                 await asyncio.sleep(self.pause_s())
@@ -186,7 +187,7 @@ class Newsroom:
     def pause_s(self) -> float:
         """After a piece of news: what they cost all who hear them is bounded."""
         now = self.clock()
-        hear_s = (self.routers() - 1) * (self._hear_s + READ_S)
+        hear_s = self.elsewhere() * (self._hear_s + READ_S)
         due_s = (self._tell_s + PUBLISH_S + hear_s) / WORK_SHARE
         self._paid_until = max(self._paid_until, now - AT_ONCE_S) + due_s
         return max(self.interval_s, self._paid_until - now)
@@ -222,7 +223,7 @@ class NewsWords:
 
     @property
     def others(self) -> int:
-        return len(self.hearing) if self.room.is_live else 0
+        return self.hearing.elsewhere if self.room.is_live else 0
 
     def tell(self, word: bytes) -> None:
         self.room.say(word)

@@ -85,7 +85,7 @@ class Peers:
             *(self.router_id, self.store, self.reservations.own_load, self.clock),
             hear=self.hearing.news,
             next_number=self._next_number,
-            routers=lambda: self.routers,
+            elsewhere=lambda: self.hearing.elsewhere,
             interval_s=self.times.news_s,
             group=self.group,
         )
@@ -232,7 +232,7 @@ class Peers:
         told.late_s = NEWS_LATE_S if is_told_at_once else 2.5 * times.interval_s
         soonest_s = min(times.busy_interval_s, times.interval_s)
         unseen_s = min(self.news.delay_s, soonest_s) if is_told_at_once else soonest_s
-        told.unseen_s = unseen_s if self.routers > 1 else 0.0
+        told.unseen_s = unseen_s if self.hearing.elsewhere else 0.0
         if self.state is StoreState.OK or self._passes_on:
             told.hear_again()
         elif (last_at := self.hearing.last_at) is not None:

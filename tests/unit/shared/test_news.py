@@ -210,6 +210,16 @@ async def test_a_lone_router_tells_nobody_and_misses_nothing(make):
         assert one.reservations.others.unseen_s == 0.0
 
 
+async def test_processes_of_one_host_do_not_tell_each_other_what_they_know(clock, store):
+    one, two = (Peers(n, store, Reservations(clock), clock, TIMES, group="host") for n in "ab")
+    async with told_at_once(one, two):
+        book(one)
+        await exchange(one, two)
+        assert (one.routers, one.news.told, two.news.heard) == (2, 0, 0)
+        assert two.reservations.others.get("r1") is None
+        assert two.reservations.others.unseen_s == 0.0
+
+
 async def test_who_goes_says_so(make):
     one, two = make("one"), make("two")
     async with told_at_once(one, two):
