@@ -1,4 +1,4 @@
-"""In-flight load of all processes of a host, in memory that they share: exact, and at once.
+"""In-flight load of all processes of a host, in memory that they share: what matters, at once.
 
 A file (best in /dev/shm) of doubles: for each replica a row, in it a cell for each process. Only
 its own process writes a cell; readers add the others up. Times are CLOCK_MONOTONIC: one for all.
