@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from loadgen.simulate.fleet import Fleet
-from loadgen.simulate.timeline import Timeline
 from loadgen.simulate.waiting import SimQueue
 from router.blocks import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from router.index.memory import MemoryIndex
@@ -18,33 +17,6 @@ from router.routing.hot import HotBeginnings, NothingHot
 from router.routing.ramp import Ramp
 
 FLEET = "model"
-
-
-@dataclass(slots=True)
-class SimWords:
-    """`Words` of one router: `all_words` are of all, each heard after `delay_s`; None: never."""
-
-    timeline: Timeline
-    all_words: list[SimWords]
-    delay_s: float | None
-    _heard: list[bytes] = field(default_factory=list)
-
-    @property
-    def others(self) -> int:
-        return len(self.all_words) - 1 if self.delay_s is not None else 0
-
-    def tell(self, word: bytes) -> None:
-        if self.others and self.delay_s is not None:
-            self.timeline.after(self.delay_s, lambda: self._reach(word))
-
-    def hear(self) -> Sequence[bytes]:
-        heard, self._heard = self._heard, []
-        return heard
-
-    def _reach(self, word: bytes) -> None:
-        for one in self.all_words:
-            if one is not self:
-                one._heard.append(word)
 
 
 @dataclass(slots=True)
@@ -66,18 +38,15 @@ class SimRouter:
         queue: SimQueue,
         fleet: Fleet,
         seed: int,
-        all_words: list[SimWords],
     ) -> SimRouter:
         clock = queue.timeline.clock
         index = MemoryIndex(clock=clock)
         late_s = fleet.load_sharing_s or 0.0
         told = Told(clock, late_s, unseen_s=late_s if fleet.routers > 1 else 0.0)
-        words = SimWords(queue.timeline, all_words, fleet.load_sharing_s)
-        all_words.append(words)
         speeds = Speeds()
         chooser = Chooser(
             index=index,
-            reservations=Reservations(clock, others=told, afar=words),
+            reservations=Reservations(clock, others=told),
             speeds=speeds,
             policy=make_policy(Random(f"{seed} {number}")),
             clock=clock,

@@ -11,7 +11,7 @@ from typing import Final
 from loadgen.simulate.bounds import Bounds
 from loadgen.simulate.engine import SimEngine
 from loadgen.simulate.fleet import Change, Fleet
-from loadgen.simulate.gateway import SimRouter, SimWords
+from loadgen.simulate.gateway import SimRouter
 from loadgen.simulate.newcomer import Newcomer
 from loadgen.simulate.outcome import Extras, Figures, Served, Slo, figures
 from loadgen.simulate.regret import Oracle
@@ -59,7 +59,6 @@ class Simulation:
     ) -> None:
         timeline = Timeline()
         self.world = World(fleet, timeline)
-        all_words: list[SimWords] = []
         self.world.routers += [
             SimRouter.make(
                 number,
@@ -67,7 +66,6 @@ class Simulation:
                 SimQueue(timeline, fleet.slo_ttft_ms, fleet.queue_wait_s),
                 fleet,
                 seed,
-                all_words,
             )
             for number in range(fleet.routers)
         ]

@@ -13,7 +13,7 @@ from router.index.claims import SHORT_MS, Computed, Price, Reservation
 from router.index.lane import Lane
 from router.index.load import NOTHING_YET, Answers, Load, Recent
 from router.index.residency import common_blocks
-from router.index.siblings import NoOthers, NoSiblings, NoWords, OthersLoads, Siblings, Words
+from router.index.siblings import NoOthers, NoSiblings, OthersLoads, Siblings
 from router.replicas import ReplicaId
 
 __all__ = [
@@ -39,8 +39,6 @@ class Reservations:
     others: OthersLoads = field(default_factory=NoOthers)
     """Whoever learns it puts something new here."""
     siblings: Siblings = field(default_factory=NoSiblings)
-    afar: Words = field(default_factory=NoWords)
-    """What routers that are no siblings say."""
     on_change: Callable[[ReplicaId], None] = lambda replica_id: None
     """What we make the replica do is not what it was."""
     _lanes: dict[ReplicaId, Lane] = field(default_factory=dict)

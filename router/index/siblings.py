@@ -57,32 +57,6 @@ class NoOthers:
         return True
 
 
-class Words(Protocol):
-    """What is said to all who send to the same replicas, and what they say."""
-
-    @property
-    def others(self) -> int:
-        """How many of them hear it."""
-
-    def tell(self, word: bytes) -> None:
-        """All of them should know this."""
-
-    def hear(self) -> Sequence[bytes]:
-        """What they have told since this was last called, those that ended included."""
-
-
-class NoWords:
-    """Nobody is there."""
-
-    others = 0
-
-    def tell(self, word: bytes) -> None:
-        """Nobody wants to know."""
-
-    def hear(self) -> Sequence[bytes]:
-        return ()
-
-
 class Siblings(Protocol):
     """Other processes of this host that send to the same replicas."""
 

@@ -39,8 +39,7 @@ class Learner:
     """The same of replicas that have shown nothing of their own."""
 
     def __post_init__(self) -> None:
-        reservations = self.reservations
-        self.lessons = Lessons(self.speeds, reservations.siblings, lambda: reservations.afar)
+        self.lessons = Lessons(self.speeds, self.reservations.siblings)
 
     def sent(self, replica_id: ReplicaId, fleet: str, distance_ms: float) -> None:
         """A prompt goes there."""

@@ -5,10 +5,9 @@ with theirs, seems to show a slow replica, and each router would see other repli
 where there are others, a lesson waits for their words about its time, and is dropped if they had
 prompts there.
 
-Processes of one host learn the same: each lesson is told to the others, who learn it too; and so do
-routers that tell each other news. With speeds of their own they would make the same choice
-differently, and what one waits for, because waiting seems the shorter, the next one would have
-computed once more. And the more of them there are, the fewer lessons each has of its own.
+Processes of one host learn the same: each lesson is told to the others, who learn it too. With
+speeds of their own they would make the same choice differently, and what one waits for, because
+waiting seems the shorter, the next one would have computed once more.
 """
 
 import math
@@ -21,7 +20,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from router.index.siblings import NoSiblings, NoWords, Siblings, Words
+from router.index.siblings import NoSiblings, Siblings
 from router.replicas import ReplicaId
 from router.routing.speeds import Speeds
 from router.routing.ttft import Sample, predicted_ms, size_class
@@ -32,8 +31,7 @@ MOST_DROPPED: Final = 32
 all: in a fleet that is never quiet it comes nearest to the truth."""
 TOLD_EVERY_S: Final = 0.02
 """All siblings learn all lessons, which takes each of them some 50 µs. So of prompts of one size
-each process teaches no more than one in so long, itself included: all shall know the same. Where
-there are others elsewhere, it is so long for each of them."""
+each process teaches no more than one in so long, itself included: all shall know the same."""
 
 
 class Lesson(Struct, frozen=True, gc=False, array_like=True):
@@ -54,12 +52,11 @@ _unpack: Final = msgspec.msgpack.Decoder(Lesson).decode
 class Lessons:
     """In the order of their ends; beyond `MOST_HELD` the oldest are forgotten.
 
-    `siblings`, `afar`: who learns the same, on this host and elsewhere.
+    `siblings`: who learns the same.
     """
 
     speeds: Speeds
     siblings: Siblings = field(default_factory=NoSiblings)
-    afar: Callable[[], Words] = NoWords
     _told_at: dict[int, float] = field(default_factory=dict)
     """When a lesson of this size was told last."""
     _held: deque[Lesson] = field(default_factory=lambda: deque(maxlen=MOST_HELD))
@@ -83,8 +80,7 @@ class Lessons:
 
     def listen(self) -> Collection[tuple[ReplicaId, str]]:
         """Learn what siblings have told. Returns of which replicas, and their fleets."""
-        words = [*self.siblings.hear(), *self.afar().hear()]
-        if not words:
+        if not (words := self.siblings.hear()):
             return ()
         taught = set()
         for word in words:
@@ -96,16 +92,12 @@ class Lessons:
 
     def _teach(self, lesson: Lesson) -> None:
         self._dropped.pop(lesson.fleet, None)
-        afar = self.afar()
-        if afar.others or not self.siblings.is_nobody:
-            size, every_s = size_class(lesson.sample.uncached_tokens), TOLD_EVERY_S
-            every_s *= 1 + afar.others
-            if lesson.ended - self._told_at.get(size, -math.inf) < every_s:
+        if not self.siblings.is_nobody:
+            size = size_class(lesson.sample.uncached_tokens)
+            if lesson.ended - self._told_at.get(size, -math.inf) < TOLD_EVERY_S:
                 return
             self._told_at[size] = lesson.ended
-            word = _pack(lesson)
-            self.siblings.tell(word)
-            afar.tell(word)
+            self.siblings.tell(_pack(lesson))
         self.speeds.observe(lesson.replica_id, lesson.fleet, lesson.sample)
 
     def _drop(self, lesson: Lesson) -> None:

@@ -1,7 +1,6 @@
 """What was heard of other routers: their reports, and news of what has changed since."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,8 +10,6 @@ from router.shared.report import News, Report, decode_report
 
 NEWS_VAGUE_S: Final = 0.02
 """Nearly all news are heard within it."""
-MOST_WORDS: Final = 1024
-"""Of words that nobody takes the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +31,6 @@ class Hearing:
     clock: Callable[[], float]
     ttl_s: float
     group: str = ""
-    words: deque[bytes] = field(default_factory=lambda: deque(maxlen=MOST_WORDS))
-    """Said by those who are not of our group, and not taken yet."""
     _heard: dict[str, _Heard] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -86,7 +81,6 @@ class Hearing:
         report = Report(0, (), news.group, pushes=True) if before is None else before.report
         self._heard[news.router_id] = _Heard(report, now, now)
         if self._is_apart(news.group):
-            self.words.extend(news.words)
             for row in news.loads:
                 place = news.router_id, row.replica_id, row.load, now, news.number
                 self.told.tell(*place, news_s=NEWS_VAGUE_S)

@@ -9,13 +9,12 @@ publish, they follow each other sooner.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from router.index.load import Load
 from router.replicas import ReplicaId
-from router.shared.hearing import MOST_WORDS, Hearing
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
 from router.shared.report import News, decode_news, encode_news
 
@@ -60,7 +59,6 @@ class Newsroom:
     told: int = 0
     heard: int = 0
     _changed: dict[ReplicaId, None] = field(default_factory=dict)
-    _words: list[bytes] = field(default_factory=list)
     _is_call: bool = False
     """To whoever is there, though nobody is known."""
     _since: float = 0.0
@@ -83,12 +81,6 @@ class Newsroom:
             return  # the next report says it
         self._begin()
         self._changed[replica_id] = None
-
-    def say(self, word: bytes) -> None:
-        """All others should know it. Who can't hear it now never will."""
-        if self.state is StoreState.OK and len(self._words) < MOST_WORDS:
-            self._begin()
-            self._words.append(word)
 
     def say_all(self, replica_ids: Iterable[ReplicaId]) -> None:
         """What we make these do, to whoever is there: it can't be reported."""
@@ -154,7 +146,6 @@ class Newsroom:
         self.state = state
         self._hurry.clear()
         self._changed.clear()
-        self._words.clear()
         self._unheard.clear()
         self._wake.clear()
 
@@ -167,18 +158,15 @@ class Newsroom:
                 raise StoreFailed(StoreState.SLOW, "own news are not heard")
             self._wake.clear()
             changed, self._changed = self._changed, {}
-            words, self._words = self._words, []
             is_call, self._is_call = self._is_call, False
             if is_call or self.elsewhere():
                 loads = {replica_id: self.own_load(replica_id) for replica_id in changed}
-                await self._publish(loads, words, began)
+                await self._publish(loads, began)
                 await asyncio.sleep(self.pause_s())
 
-    async def _publish(
-        self, loads: Mapping[ReplicaId, Load], words: Sequence[bytes], began: float
-    ) -> None:
+    async def _publish(self, loads: Mapping[ReplicaId, Load], began: float) -> None:
         number, since = self.next_number(), self._since
-        news = encode_news(self.router_id, number, loads, self.group, words=words)
+        news = encode_news(self.router_id, number, loads, self.group)
         now = self.clock()
         self._tell_s, self.told = now - began, self.told + 1
         self._unheard[number] = since, now
@@ -212,28 +200,6 @@ class Newsroom:
         self.delay_s += SHARE_OF_MEAN * (took_s - self.delay_s) if self.delay_s else took_s
         for one in [one for one in self._unheard if one <= number]:
             del self._unheard[one]
-
-
-@dataclass(frozen=True, slots=True)
-class NewsWords:
-    """`Words` of routers elsewhere."""
-
-    room: Newsroom
-    hearing: Hearing
-
-    @property
-    def others(self) -> int:
-        return self.hearing.elsewhere if self.room.is_live else 0
-
-    def tell(self, word: bytes) -> None:
-        self.room.say(word)
-
-    def hear(self) -> Sequence[bytes]:
-        if not self.hearing.words:
-            return ()
-        words = list(self.hearing.words)
-        self.hearing.words.clear()
-        return words
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

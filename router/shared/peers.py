@@ -15,7 +15,7 @@ from router.index.moved import Moved
 from router.index.reservations import Reservations
 from router.index.told import Told
 from router.shared.hearing import Hearing
-from router.shared.news import Newsroom, NewsWords
+from router.shared.news import Newsroom
 from router.shared.protocol import SharedStore, StoreFailed, StoreState
 from router.shared.report import decode_moves, encode_moves, encode_report
 from router.supervise import Work
@@ -113,7 +113,6 @@ class Peers:
             run("shared", self.keep)
             if self.times.news_s:
                 self.reservations.on_change = self.news.changed
-                self.reservations.afar = NewsWords(self.news, self.hearing)
                 run("shared-news", self.news.keep)
 
     async def keep(self) -> None:

@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 class News(msgspec.Struct, frozen=True, array_like=True):
     """What has changed at some replicas, told at once; fields as in `Report`, whose numbers these
-    continue. `is_last`: the router goes. `words`: what all should know, as it says it.
+    continue. `is_last`: the router goes.
     """
 
     router_id: str
@@ -65,7 +65,6 @@ class News(msgspec.Struct, frozen=True, array_like=True):
     loads: tuple[ReplicaReport, ...] = ()
     group: str = ""
     is_last: bool = False
-    words: tuple[bytes, ...] = ()
 
 
 class Moves(msgspec.Struct, frozen=True, array_like=True):
@@ -116,10 +115,9 @@ def encode_news(
     loads: Mapping[ReplicaId, Load],
     group: str = "",
     *,
-    words: Sequence[bytes] = (),
     is_last: bool = False,
 ) -> bytes:
-    news = News(router_id, number, _rows(loads), group, is_last, tuple(words))
+    news = News(router_id, number, _rows(loads), group, is_last)
     return msgspec.msgpack.encode(news)
 
 

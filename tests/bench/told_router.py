@@ -44,9 +44,7 @@ def watch(folder: Path) -> None:
         tell("told", self.router_id, self._number + 1, self.clock())
         await tick(self)
 
-    async def published(
-        self: Newsroom, loads: dict[str, Load], words: list[bytes], began: float
-    ) -> None:
+    async def published(self: Newsroom, loads: dict[str, Load], began: float) -> None:
         next_number = self.next_number
 
         def counted() -> int:
@@ -56,7 +54,7 @@ def watch(folder: Path) -> None:
 
         self.next_number = counted
         try:
-            await publish(self, loads, words, began)
+            await publish(self, loads, began)
         finally:
             self.next_number = next_number
 

@@ -230,31 +230,6 @@ async def test_who_goes_says_so(make):
         assert await sees(two, 0)
 
 
-async def test_words_for_all_are_heard_once_and_not_by_who_said_them(make):
-    one, two, three = make("one"), make("two"), make("three")
-    async with told_at_once(one, two, three):
-        said, heard = one.reservations.afar, [two.reservations.afar, three.reservations.afar]
-        assert said.others == 2
-        for word in (b"first", b"second"):
-            said.tell(word)
-
-        async def are_there():
-            return all(len(far.hearing.words) == 2 for far in heard)
-
-        await until(are_there)
-        assert [list(far.hear()) for far in heard] == [[b"first", b"second"]] * 2
-        assert not any(far.hear() for far in (said, *heard))
-
-
-async def test_where_nothing_is_published_nobody_hears_words(make, store):
-    store.refusal = StoreState.DENIED
-    one, two = make("one"), make("two")
-    async with told_at_once(one, two):
-        assert one.reservations.afar.others == 0
-        one.reservations.afar.tell(b"a word")
-        assert not two.reservations.afar.hear()
-
-
 async def test_nonsense_is_nobodys_news(make, store):
     one, two = make("one"), make("two")
     async with told_at_once(one, two):
